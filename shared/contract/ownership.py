@@ -1,0 +1,142 @@
+"""Who may write what: one database role per service, with exactly the rights its duty needs.
+
+The grants are generated from this table by `shared.db.migrate` and tested both ways against a real
+database. A role is a group: on Lakebase the service principal's own role is made a member of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+OWNER_ROLE = "lockkeeper_owner"
+READER_ROLE = "lockkeeper_reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The rights of one role on one table; `update` names columns, all of them when it is `("*",)`."""
+
+    table: str
+    insert: bool = False
+    update: tuple[str, ...] = ()
+    delete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRole:
+    """A service's role: what it may read (tables and views) and what it may write."""
+
+    reads: tuple[str, ...]
+    writes: tuple[Grant, ...] = field(default=())
+
+
+_LEASE = ("lease_expires_at", "locked_by", "reserved_tpm", "version", "verb", "reason")
+_QUEUE = ("agents", "tasks", "task_attempts", "task_events", "replicas", "documents", "agent_headroom", "queue_state")
+_COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs")
+_REPLICA = Grant("replicas", insert=True, update=("*",))
+_REQUEUE = ("status", "available_at", "deferred", "attempt_unspent", "finished_at", "error", *_LEASE)
+
+ROLES: dict[str, ServiceRole] = {
+    "dispatcher": ServiceRole(
+        _QUEUE,
+        (
+            _REPLICA,
+            Grant("agents", update=("cooldown_until",)),
+            Grant("tasks", update=("attempt", "attempt_id", "started_at", "oversized", *_REQUEUE)),
+            Grant(
+                "task_attempts",
+                insert=True,
+                update=("status", "locked_by", "leased_at", "reserved_tpm", "run_id", "task_run_id", "submitted_at",
+                        "finished_at", "error", "cancel_confirmed_at"),
+            ),
+        ),
+    ),
+    "sweeper": ServiceRole(
+        (*_QUEUE, "attempt_results", "recovered_results", "duties", "agent_changes"),
+        (
+            _REPLICA,
+            Grant("duties", insert=True, update=("*",), delete=True),
+            Grant("tasks", update=_REQUEUE, delete=True),
+            Grant("task_attempts", update=("status", "finished_at", "error", "task_run_id"), delete=True),
+            Grant("task_events", delete=True),
+            Grant("attempt_results", delete=True),
+            Grant("recovered_results", insert=True, delete=True),
+            Grant("replicas", insert=True, update=("*",), delete=True),
+        ),
+    ),
+    "callback_receiver": ServiceRole(
+        (*_QUEUE, "attempt_results", "recovered_results"),
+        (
+            _REPLICA,
+            Grant("tasks", update=(*_REQUEUE, "result", "confidence", "pages_done", "pages_total", "step")),
+            Grant(
+                "task_attempts",
+                update=("status", "started_at", "finished_at", "used_tokens", "pages", "trace_id", "trace_state",
+                        "error", "usage", "cancel_requested_at"),
+            ),
+            Grant("recovered_results", update=("settled_at",)),
+        ),
+    ),
+    "cost_attributor": ServiceRole(
+        (*_QUEUE, *_COSTS),
+        (
+            _REPLICA,
+            Grant(
+                "task_attempts",
+                update=("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "llm_cost",
+                        "llm_cost_source", "compute_cost", "currency", "cost_status", "cost_checked_at", "cost_checks"),
+            ),
+            Grant("cost_entries", insert=True, update=("*",)),
+            Grant("cost_requests", update=("*",)),
+        ),
+    ),
+    "notifier": ServiceRole((*_QUEUE, *_COSTS), (_REPLICA,)),
+    "console": ServiceRole(
+        (*_QUEUE, *_COSTS, "agent_changes", "operator_audit", "attempt_results"),
+        (
+            _REPLICA,
+            Grant("agents", insert=True, update=("*",)),
+            Grant("documents", insert=True, update=("pages",)),
+            Grant("operator_audit", insert=True),
+            Grant("cost_requests", insert=True),
+            Grant("model_prices", insert=True, update=("valid_to", "note")),
+            Grant("tasks", insert=True, update=("status", "priority", "available_at", "deferred", "finished_at", *_LEASE)),
+            Grant("task_attempts", update=("status", "finished_at", "cancel_requested_at")),
+        ),
+    ),
+    "document_agent": ServiceRole(("agent_inputs", "attempt_results"), (Grant("attempt_results", insert=True),)),
+}
+
+
+def role_of(service: str) -> str:
+    """The database role that a service logs in as, or is a member of."""
+    return f"lockkeeper_{service}"
+
+
+def grant_statements() -> list[str]:
+    """The whole set of grants as SQL, idempotent: everything is revoked first."""
+    schema = "lockkeeper"
+    groups = [role_of(name) for name in ROLES] + [READER_ROLE]
+    statements = [
+        f"REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC, {', '.join(groups)}",
+        f"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC",
+        f"GRANT USAGE ON SCHEMA {schema} TO {', '.join(groups)}",
+        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {', '.join(groups)}",
+        f"GRANT SELECT ON {schema}.task_costs, {schema}.queue_state TO {READER_ROLE}",
+    ]
+    for name, role in ROLES.items():
+        tables = ", ".join(f"{schema}.{table}" for table in role.reads)
+        statements.append(f"GRANT SELECT ON {tables} TO {role_of(name)}")
+        statements += [_grant(schema, role_of(name), grant) for grant in role.writes]
+    return statements
+
+
+def _grant(schema: str, role: str, grant: Grant) -> str:
+    rights = []
+    if grant.insert:
+        rights.append("INSERT")
+    if grant.update:
+        rights.append("UPDATE" if grant.update == ("*",) else f"UPDATE ({', '.join(dict.fromkeys(grant.update))})")
+    if grant.delete:
+        rights.append("DELETE")
+    return f"GRANT {', '.join(rights)} ON {schema}.{grant.table} TO {role}"

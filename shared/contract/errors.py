@@ -30,9 +30,7 @@ class TransientError(LockkeeperError):
 
     reason = "unavailable"
 
-    def __init__(
-        self, message: str, *, reason: str | None = None, retry_after_seconds: float | None = None
-    ) -> None:
+    def __init__(self, message: str, *, reason: str | None = None, retry_after_seconds: float | None = None) -> None:
         super().__init__(message, reason=reason)
         self.retry_after_seconds = retry_after_seconds
 

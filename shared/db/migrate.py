@@ -45,10 +45,11 @@ class Migration:
 
 def migrations() -> list[Migration]:
     """All schema files of this version, in order."""
-    found = []
-    for entry in files("shared.contract").joinpath("schema").iterdir():
-        if match := _FILE.match(entry.name):
-            found.append(Migration(int(match["number"]), entry.name, entry.read_text(encoding="utf-8")))
+    found = [
+        Migration(int(match["number"]), entry.name, entry.read_text(encoding="utf-8"))
+        for entry in files("shared.contract").joinpath("schema").iterdir()
+        if (match := _FILE.match(entry.name))
+    ]
     return sorted(found, key=lambda each: each.number)
 
 
@@ -75,7 +76,10 @@ async def applied(connection: asyncpg.Connection) -> dict[int, str]:
     """Digests of the applied files by number; empty on a new database."""
     if await connection.fetchval("SELECT to_regclass('lockkeeper.migrations')") is None:
         return {}
-    return {row["number"]: row["digest"] for row in await connection.fetch("SELECT number, digest FROM lockkeeper.migrations")}
+    return {
+        row["number"]: row["digest"]
+        for row in await connection.fetch("SELECT number, digest FROM lockkeeper.migrations")
+    }
 
 
 async def _ensure_roles(connection: asyncpg.Connection) -> None:

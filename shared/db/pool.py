@@ -66,16 +66,15 @@ async def translated() -> AsyncIterator[None]:
 
 async def connect(url: str, password: Password | None = None, *, name: str, timeout: float = 10) -> asyncpg.Connection:
     """One connection of its own, outside any pool: for a listener or a script."""
-    extra = {} if password is None else {"password": password}
     connection = await asyncpg.connect(
-        url, timeout=timeout, command_timeout=30, server_settings={"application_name": name}, **extra
+        url, password=password, timeout=timeout, command_timeout=30, server_settings={"application_name": name}
     )
     await set_codecs(connection)
     return connection
 
 
 async def set_codecs(connection: Connection) -> None:
-    """jsonb travels as Python objects on this connection."""
+    """Jsonb travels as Python objects on this connection."""
     await connection.set_type_codec(
         "jsonb", schema="pg_catalog", format="binary",
         encoder=lambda value: b"\x01" + orjson.dumps(value, default=str),
@@ -105,11 +104,10 @@ class Database:
 
     async def open(self) -> None:
         """Make the pool; connections are opened when they are first needed, so a sleeping database stays asleep."""
-        extra = {} if self._password is None else {"password": self._password}
         self._pool = await asyncpg.create_pool(
-            self._url, min_size=0, max_size=self._size, init=set_codecs, reset=_keep, timeout=10,
+            self._url, password=self._password, min_size=0, max_size=self._size, init=set_codecs, reset=_keep, timeout=10,
             command_timeout=self._statement_seconds, max_inactive_connection_lifetime=300,
-            server_settings={"application_name": self._name, "timezone": "UTC"}, **extra,
+            server_settings={"application_name": self._name, "timezone": "UTC"},
         )  # fmt: skip
 
     async def close(self) -> None:

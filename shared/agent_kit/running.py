@@ -1,0 +1,240 @@
+"""One attempt from its arguments to its callback.
+
+The order is the promise: input, handler, trace stored and read back, result row, callback. A result is
+offered until the receiver settles it; a process that dies before leaves its row, and the sweeper finds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+import orjson
+import structlog
+
+from shared.agent_kit.callbacks import CallbackSender
+from shared.agent_kit.context import AgentContext, AgentResult
+from shared.agent_kit.heartbeats import Heart, Progress
+from shared.agent_kit.model import ModelClient
+from shared.agent_kit.settings import AgentSettings, load_settings
+from shared.agent_kit.storage import AgentInput, AttemptStorage
+from shared.agent_kit.traces import Trace, TraceIdentity
+from shared.agent_kit.usage import UsageLedger
+from shared.contract.callback import RESULT_INLINE_BYTES, FailureBody, ResultBody, TraceState
+from shared.contract.errors import LockkeeperError, RejectedError, TransientError
+from shared.contract.text import clean_json, clean_text
+
+log = structlog.get_logger()
+
+Handler = Callable[[AgentContext], Awaitable[AgentResult] | AgentResult]
+_GRACE_SECONDS = 5.0
+
+
+def run_agent(handler: Handler, argv: Sequence[str] | None = None) -> int:
+    """Carry one attempt with this handler and return 0 when its end is settled.
+
+    `argv` is `--task_id=… --attempt_id=…`, by default the process' own. A failure that was settled is also 0:
+    the attempt's row says it. Raises SystemExit with a line when nobody could be told, so that the run fails.
+    May be called many times in one process. The handler may be a coroutine function or a plain one.
+    """
+    attempt_id = _attempt_id(sys.argv[1:] if argv is None else list(argv))
+    settings = load_settings()
+    try:
+        return asyncio.run(_Attempt(settings, attempt_id, handler).carry())
+    except LockkeeperError as error:
+        raise SystemExit(f"attempt {attempt_id} was not settled: {error.message}") from error
+
+
+def _attempt_id(argv: list[str]) -> UUID:
+    parser = argparse.ArgumentParser(description="Carry one attempt of a task.")
+    parser.add_argument("--task_id", type=UUID)
+    parser.add_argument("--attempt_id", type=UUID, required=True)
+    known, _ = parser.parse_known_args(argv)
+    attempt_id: UUID = known.attempt_id
+    return attempt_id
+
+
+@dataclass(slots=True)
+class _Ending:
+    """How the handler ended: a result or an error, never both."""
+
+    result: AgentResult | None = None
+    error: LockkeeperError | None = None
+
+
+class _Attempt:
+    """The state of one attempt while it is carried."""
+
+    def __init__(self, settings: AgentSettings, attempt_id: UUID, handler: Handler) -> None:
+        self._settings = settings
+        self._attempt_id = attempt_id
+        self._handler = handler
+        self._sender = CallbackSender(settings, attempt_id)
+        self._storage = AttemptStorage(settings)
+        self._usage = UsageLedger()
+        self._unwanted: str | None = None
+        self._terminated = False
+
+    async def carry(self) -> int:
+        started = time.monotonic()
+        try:
+            task = await self._storage.read_input(self._attempt_id)
+        except TransientError as error:
+            await self._send_failure(error, None, "unavailable")
+            return 0
+        if task is None:
+            raise RejectedError("there is no such attempt")
+        if not task.is_wanted:
+            log.info("attempt_not_wanted", attempt_id=str(self._attempt_id))
+            return 0
+        with structlog.contextvars.bound_contextvars(task_id=str(task.task_id), attempt_id=str(self._attempt_id)):
+            trace = Trace(self._settings, _identity(task))
+            trace.start()
+            ending = await self._handle(task, trace)
+            answer = await self._settle(ending, trace)
+            log.info("attempt_ended", outcome=answer, seconds=round(time.monotonic() - started, 3))
+        return 0
+
+    async def _handle(self, task: AgentInput, trace: Trace) -> _Ending:
+        progress = Progress()
+        context = AgentContext(task, ModelClient(self._settings, trace, self._usage), trace, self._usage, progress)
+        work = asyncio.ensure_future(self._call(context))
+        loop = asyncio.get_running_loop()
+
+        def unwanted(outcome: str) -> None:
+            self._unwanted = outcome
+            loop.call_soon_threadsafe(work.cancel)
+
+        heart = Heart(self._settings, self._sender, progress, unwanted)
+        heart.start()
+        try:
+            with self._stoppable(work):
+                return _Ending(result=await work)
+        except asyncio.CancelledError:
+            return _Ending(error=self._why_cancelled())
+        except LockkeeperError as error:
+            return _Ending(error=error)
+        except Exception as error:
+            log.exception("agent_error")
+            said = f"the agent failed unexpectedly ({type(error).__name__}); its run's log says more"
+            return _Ending(error=TransientError(said, reason="agent_error"))
+        finally:
+            heart.stop()
+            await context.model.close()
+
+    async def _call(self, context: AgentContext) -> AgentResult:
+        if inspect.iscoroutinefunction(self._handler):
+            result = await self._handler(context)
+        else:
+            outcome = await asyncio.to_thread(self._handler, context)
+            result = await outcome if inspect.isawaitable(outcome) else outcome
+        if not isinstance(result, AgentResult):
+            raise RejectedError(f"the handler returned {type(result).__name__}, not AgentResult", reason="agent_error")
+        return result
+
+    @contextmanager
+    def _stoppable(self, work: asyncio.Future[AgentResult]) -> Iterator[None]:
+        """SIGTERM ends the work, and what was spent is still reported."""
+
+        def terminate() -> None:
+            self._terminated = True
+            work.cancel()
+
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_signal_handler(signal.SIGTERM, terminate)
+        except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or no signals here
+            yield
+            return
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+
+    def _why_cancelled(self) -> LockkeeperError:
+        if self._unwanted is not None:
+            return RejectedError("the attempt was not wanted any more", reason=self._unwanted)
+        return TransientError("the run was stopped before it was done", reason="interrupted")
+
+    async def _settle(self, ending: _Ending, trace: Trace) -> str:
+        if ending.error is not None:
+            state = await self._finish_trace(trace, error=ending.error.reason)
+            return await self._send_failure(ending.error, trace.trace_id, state)
+        if ending.result is None:
+            raise AssertionError("an ending has a result or an error")
+        try:
+            return await self._send_result(ending.result, trace)
+        except TransientError as error:
+            if error.reason != "database_unavailable":
+                raise
+            return await self._send_failure(error, trace.trace_id, "unverified")
+
+    async def _finish_trace(self, trace: Trace, **end: str) -> TraceState:
+        if not self._terminated:
+            return await trace.finish(error=end.get("error"))
+        try:
+            async with asyncio.timeout(_GRACE_SECONDS / 2):
+                return await trace.finish(error=end.get("error"))
+        except TimeoutError:
+            return "unverified"
+
+    async def _send_result(self, found: AgentResult, trace: Trace) -> str:
+        result, dropped = clean_json(found.result)
+        encoded = orjson.dumps(result)
+        body = ResultBody(
+            result=result if len(encoded) <= RESULT_INLINE_BYTES else None,
+            result_stored=True,
+            confidence=found.confidence,
+            pages=found.pages,
+            usage=self._usage.report(),
+            damage=[clean_text(each)[0] for each in found.damage[:100]],
+            cleaned_characters=found.cleaned_characters + dropped,
+        )
+        outputs = {"confidence": found.confidence, "pages": found.pages, "bytes": len(encoded)}
+        state, stored = await asyncio.gather(trace.finish(outputs=outputs), self._store(body, result, trace))
+        body = body.model_copy(
+            update={"trace_id": trace.trace_id, "trace_state": state, "result_stored": stored}
+        )
+        answer = await asyncio.to_thread(self._sender.result, body)
+        return str(answer.get("outcome", "completed"))
+
+    async def _store(self, body: ResultBody, result: dict[str, object], trace: Trace) -> bool:
+        """Whether the row is there. A small result may travel without it; a large one may not."""
+        row = body.model_copy(update={"trace_id": trace.trace_id, "trace_state": "unverified"})
+        try:
+            await self._storage.store_result(self._attempt_id, row, result)
+        except TransientError:
+            if body.result is None:
+                raise
+            log.warning("store_result_failed")
+            return False
+        return True
+
+    async def _send_failure(self, error: LockkeeperError, trace_id: str | None, state: TraceState) -> str:
+        body = FailureBody(
+            reason=error.reason,
+            message=clean_text(error.message)[0][:4_000],
+            retryable=isinstance(error, TransientError),
+            retry_after_seconds=error.retry_after_seconds if isinstance(error, TransientError) else None,
+            trace_id=trace_id,
+            trace_state=state,
+            usage=self._usage.report(),
+        )
+        log.info("attempt_failed", reason=body.reason, retryable=body.retryable)
+        deadline = _GRACE_SECONDS if self._terminated else None
+        answer = await asyncio.to_thread(self._sender.failure, body, deadline)
+        return str(answer.get("outcome", "failed"))
+
+
+def _identity(task: AgentInput) -> TraceIdentity:
+    tags = {"task_id": str(task.task_id), "attempt_id": str(task.attempt_id), "agent": task.agent}
+    name = clean_text(task.document_name or "")[0]
+    return TraceIdentity(task.agent, str(task.attempt_id), tags, {"document": name} if name else {})

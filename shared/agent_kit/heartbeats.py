@@ -58,8 +58,8 @@ class Heart:
     def __init__(
         self, settings: AgentSettings, sender: CallbackSender, progress: Progress, on_unwanted: Callable[[str], None]
     ) -> None:
-        self._longest = settings.heartbeat_seconds
-        self._shortest = settings.progress_seconds
+        self._longest = settings.agent_heartbeat_seconds
+        self._shortest = settings.agent_progress_seconds
         self._sender = sender
         self._progress = progress
         self._on_unwanted = on_unwanted

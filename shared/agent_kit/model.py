@@ -179,7 +179,9 @@ def _sorted_status(error: APIStatusError) -> RejectedError | TransientError:
     status = error.status_code
     if status == 429:
         wait = _retry_after(error.response.headers)
-        return TransientError("the model endpoint is over its rate limit", reason="model_throttled", retry_after_seconds=wait)
+        return TransientError(
+            "the model endpoint is over its rate limit", reason="model_throttled", retry_after_seconds=wait
+        )
     if status in _REFUSALS:
         reason, said = _REFUSALS[status]
         detail = clean_text(str(error))[0]

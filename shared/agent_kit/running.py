@@ -200,9 +200,7 @@ class _Attempt:
         )
         outputs = {"confidence": found.confidence, "pages": found.pages, "bytes": len(encoded)}
         state, stored = await asyncio.gather(trace.finish(outputs=outputs), self._store(body, result, trace))
-        body = body.model_copy(
-            update={"trace_id": trace.trace_id, "trace_state": state, "result_stored": stored}
-        )
+        body = body.model_copy(update={"trace_id": trace.trace_id, "trace_state": state, "result_stored": stored})
         answer = await asyncio.to_thread(self._sender.result, body)
         return str(answer.get("outcome", "completed"))
 

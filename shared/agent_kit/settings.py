@@ -14,14 +14,13 @@ class AgentSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LOCKKEEPER_", extra="ignore", frozen=True)
 
     database_url: SecretStr = Field(description="Where agent_inputs and attempt_results are")
-    database_endpoint: str = Field(default="", description="Lakebase endpoint that mints the password, projects/…")
-    database_instance: str = Field(default="", description="The same for a provisioned instance, by name")
+    database_instance: str = Field(default="", description="Lakebase instance or endpoint that mints the password")
     callback_url: str = Field(description="Front of the callback receiver, e.g. https://host/callbacks/v1")
     callback_key_id: str
     callback_key: SecretStr = Field(description="HMAC secret that belongs to the key id")
     callback_deadline_seconds: float = Field(default=120, gt=0, description="How long a result is offered")
-    heartbeat_seconds: float = Field(default=10, gt=0, description="Longest silence between two heartbeats")
-    progress_seconds: float = Field(default=1, gt=0, description="Shortest time between two heartbeats")
+    agent_heartbeat_seconds: float = Field(default=10, gt=0, description="Longest silence between two heartbeats")
+    agent_progress_seconds: float = Field(default=1, gt=0, description="Shortest time between two heartbeats")
 
     workspace_host: str = Field(default="", validation_alias=AliasChoices("DATABRICKS_HOST"))
     model_url: str = Field(default="", description="OpenAI base address; default: the workspace's serving endpoints")
@@ -31,8 +30,8 @@ class AgentSettings(BaseSettings):
 
     tracking_uri: str = Field(default="", validation_alias=AliasChoices("MLFLOW_TRACKING_URI"))
     experiment: str = Field(default="lockkeeper", description="MLflow experiment of the traces")
-    trace_wait_seconds: float = Field(default=5, ge=0, description="How long to wait for the tracking server")
-    trace_flush_seconds: float = Field(default=10, gt=0, description="How long the end of a trace may take")
+    agent_trace_wait_seconds: float = Field(default=5, ge=0, description="How long to wait for the tracking server")
+    agent_trace_flush_seconds: float = Field(default=10, gt=0, description="How long the end of a trace may take")
 
     @property
     def model_base_url(self) -> str:
@@ -47,5 +46,3 @@ def load_settings() -> AgentSettings:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise MisconfiguredError(f"the agent's settings cannot be used: {faults}") from None
-
-

@@ -58,9 +58,7 @@ class AttemptStorage:
         """Keep the result of this attempt; a second one of the same attempt changes nothing."""
         report = body.model_dump(mode="json", exclude={"result"})
         async with self._connection() as connection:
-            await connection.execute(
-                _SQL["store_result"].sql, attempt_id, result, body.confidence, body.pages, report
-            )
+            await connection.execute(_SQL["store_result"].sql, attempt_id, result, body.confidence, body.pages, report)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
@@ -73,20 +71,20 @@ class AttemptStorage:
 
 
 def _password(settings: AgentSettings, url: str) -> Callable[[], Awaitable[str]] | None:
-    if urlsplit(url).password is not None or not (settings.database_endpoint or settings.database_instance):
+    if urlsplit(url).password is not None or not settings.database_instance:
         return None
 
     async def mint() -> str:
-        return await asyncio.to_thread(_mint, settings.database_endpoint, settings.database_instance)
+        return await asyncio.to_thread(_mint, settings.database_instance)
 
     return mint
 
 
-def _mint(endpoint: str, instance: str) -> str:
+def _mint(instance: str) -> str:
     client = workspace_client()
     credential = (
-        client.postgres.generate_database_credential(endpoint)
-        if endpoint
+        client.postgres.generate_database_credential(instance)
+        if "/" in instance  # the resource name of an endpoint: projects/…/branches/…/endpoints/…
         else client.database.generate_database_credential(instance_names=[instance])
     )
     if not credential.token:

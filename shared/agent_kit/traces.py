@@ -108,14 +108,14 @@ class Trace:
         self._steps.put(None)
         if not self._thread.is_alive():
             return self._state
-        await asyncio.to_thread(self._thread.join, self._settings.trace_flush_seconds)
+        await asyncio.to_thread(self._thread.join, self._settings.agent_trace_flush_seconds)
         if self._thread.is_alive() and self.trace_id is not None:
             return "unverified"
         return self._state
 
     def _write(self) -> None:
         try:
-            if not wait_until_answering(self._settings.tracking_uri, self._settings.trace_wait_seconds):
+            if not wait_until_answering(self._settings.tracking_uri, self._settings.agent_trace_wait_seconds):
                 log.warning("trace_unavailable", reason="the tracking server does not answer")
                 return
             self._write_spans()

@@ -63,7 +63,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("release", TaskStatus.PROCESSING, TaskStatus.ENQUEUED, "dispatcher"),
     Transition("refuse", TaskStatus.PROCESSING, TaskStatus.FAILED, "dispatcher"),
     Transition("requeue", TaskStatus.PROCESSING, TaskStatus.ENQUEUED, "sweeper"),
-    Transition("exhaust", TaskStatus.PROCESSING, TaskStatus.FAILED, "sweeper"),
+    Transition("give_up", TaskStatus.PROCESSING, TaskStatus.FAILED, "sweeper"),
     Transition("retry", TaskStatus.PROCESSING, TaskStatus.ENQUEUED, "callback_receiver"),
     Transition("complete", TaskStatus.PROCESSING, TaskStatus.COMPLETED, "callback_receiver"),
     Transition("complete", TaskStatus.ENQUEUED, TaskStatus.COMPLETED, "callback_receiver"),

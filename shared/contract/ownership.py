@@ -56,6 +56,7 @@ ROLES: dict[str, ServiceRole] = {
                     "submitted_at",
                     "finished_at",
                     "error",
+                    "cancel_checked_at",
                     "cancel_confirmed_at",
                 ),
             ),
@@ -66,8 +67,12 @@ ROLES: dict[str, ServiceRole] = {
         (
             _REPLICA,
             Grant("duties", insert=True, update=("*",), delete=True),
-            Grant("tasks", update=_REQUEUE, delete=True),
-            Grant("task_attempts", update=("status", "finished_at", "error", "task_run_id"), delete=True),
+            Grant("tasks", update=(*_REQUEUE, "spared_attempts"), delete=True),
+            Grant(
+                "task_attempts",
+                update=("status", "finished_at", "error", "task_run_id", "cancel_requested_at"),
+                delete=True,
+            ),
             Grant("task_events", delete=True),
             Grant("attempt_results", delete=True),
             Grant("recovered_results", insert=True, delete=True),

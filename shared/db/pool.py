@@ -105,8 +105,8 @@ class Database:
     async def open(self) -> None:
         """Make the pool; connections are opened when they are first needed, so a sleeping database stays asleep."""
         self._pool = await asyncpg.create_pool(
-            self._url, password=self._password, min_size=0, max_size=self._size, init=set_codecs, reset=_keep, timeout=10,
-            command_timeout=self._statement_seconds, max_inactive_connection_lifetime=300,
+            self._url, password=self._password, min_size=0, max_size=self._size, init=set_codecs, reset=_keep,
+            timeout=10, command_timeout=self._statement_seconds, max_inactive_connection_lifetime=300,
             server_settings={"application_name": self._name, "timezone": "UTC"},
         )  # fmt: skip
 

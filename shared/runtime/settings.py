@@ -1,7 +1,7 @@
 """Typed settings from the environment.
 
-`LOCKKEEPER_*` is what all services share, `LOCKKEEPER_<SERVICE>_*` one service's own. A name that nobody knows refuses the start, because a
-mistyped setting that is silently ignored costs more than a failed start.
+`LOCKKEEPER_*` is what all services share, `LOCKKEEPER_<SERVICE>_*` one service's own. A name that
+nobody knows refuses the start, because a mistyped setting that is silently ignored costs more than a failed start.
 """
 
 from __future__ import annotations

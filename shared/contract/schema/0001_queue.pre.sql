@@ -45,6 +45,8 @@ CREATE TABLE lockkeeper.agents (
     -- How long a task is expected to take; a task's projected rate is its estimate over these
     -- minutes, never over less than one.
     expected_seconds     integer NOT NULL DEFAULT 60 CHECK (expected_seconds >= 1),
+    -- A run that still lives after this long is given up and cancelled.
+    max_run_seconds      integer NOT NULL DEFAULT 86400 CHECK (max_run_seconds >= 10),
     -- The estimate of a task that brings none.
     default_tokens       bigint NOT NULL DEFAULT 4000 CHECK (default_tokens >= 1),
     tokens_per_page      bigint NOT NULL DEFAULT 1500 CHECK (tokens_per_page >= 1),
@@ -94,6 +96,8 @@ CREATE TABLE lockkeeper.tasks (
     attempt          integer NOT NULL DEFAULT 0,
     attempt_id       uuid,
     attempt_unspent  boolean NOT NULL DEFAULT false,
+    -- Attempts whose run the runner never started; they do not count against max_attempts.
+    spared_attempts  smallint NOT NULL DEFAULT 0,
     max_attempts     smallint NOT NULL DEFAULT 3 CHECK (max_attempts BETWEEN 1 AND 100),
     created_at       timestamptz NOT NULL DEFAULT lockkeeper.clock(),
     available_at     timestamptz NOT NULL DEFAULT lockkeeper.clock(),
@@ -160,6 +164,8 @@ CREATE TABLE lockkeeper.task_attempts (
     started_at          timestamptz,
     finished_at         timestamptz,
     cancel_requested_at timestamptz,
+    -- When the runner was last told or asked, and when it said that the run is over.
+    cancel_checked_at   timestamptz,
     cancel_confirmed_at timestamptz,
     pages               integer,
     trace_id            text,

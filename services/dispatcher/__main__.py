@@ -1,0 +1,7 @@
+"""Start the dispatcher."""
+
+from __future__ import annotations
+
+from services.dispatcher.app import main
+
+main()

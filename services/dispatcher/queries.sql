@@ -1,0 +1,267 @@
+-- The dispatcher's statements: admission, leases until the run is known, and the cancelling of runs.
+
+-- name: lock_agents
+-- The agents that have work ready and may start some; limited ones locked for this transaction.
+-- locks: the guard of limits (shared), then agents in name order; a row that another replica holds is left to it
+-- returns: name, and whether its row is locked by us
+WITH guard AS MATERIALIZED (
+    -- Held with the claim: a change of limits waits for us, and we never start in the middle of one.
+    SELECT pg_advisory_xact_lock_shared(4951, 1)
+), waiting AS MATERIALIZED (
+    SELECT a.name, a.max_concurrent_tasks IS NOT NULL OR a.max_tpm IS NOT NULL AS limited
+      FROM guard, lockkeeper.agents a
+     WHERE NOT a.paused
+       AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
+       AND EXISTS (SELECT FROM lockkeeper.tasks t
+                    WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred)
+), locked AS MATERIALIZED (
+    SELECT a.name
+      FROM lockkeeper.agents a
+     WHERE a.name IN (SELECT w.name FROM waiting w WHERE w.limited)
+     ORDER BY a.name
+       FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT name, true AS locked FROM locked
+UNION ALL
+SELECT name, false FROM waiting WHERE NOT limited
+
+-- name: claim_tasks
+-- Lease the next tasks of these agents as far as their limits allow, in order, and open their attempts.
+-- owner: dispatcher     transition: claim
+-- fence: the agent's row, locked in an earlier statement, so that this snapshot sees every committed claim
+-- locks: tasks, skipping those that somebody else holds; then task_attempts
+-- returns: one row per leased attempt, in the order to submit
+WITH room AS MATERIALIZED (
+    SELECT h.agent, h.slots, h.tokens_left, h.max_tpm, h.default_tokens,
+           h.running = 0 AND h.used_tpm = 0 AS idle,
+           greatest(h.expected_seconds / 60.0, 1) AS minutes
+      FROM lockkeeper.agent_headroom h
+     WHERE (h.agent = ANY ($1::text[])
+            -- Not locked, so only while it has no limit in this snapshot; the guard keeps one from being set.
+            OR h.agent = ANY ($2::text[]) AND h.max_concurrent_tasks IS NULL AND h.max_tpm IS NULL)
+       AND NOT h.paused
+       AND coalesce(h.cooldown_until <= lockkeeper.clock(), true)
+       AND coalesce(h.slots > 0, true)
+       AND coalesce(h.max_tpm > 0 AND (h.tokens_left > 0 OR h.running = 0 AND h.used_tpm = 0), true)
+), candidate AS MATERIALIZED (
+    SELECT c.*, r.tokens_left,
+           row_number() OVER line = 1 AND r.idle AND c.projected > r.max_tpm AS alone,
+           sum(c.projected) OVER line AS weight
+      FROM room r
+     CROSS JOIN LATERAL (
+           SELECT t.id, t.agent, t.priority, t.created_at,
+                  ceil(coalesce(t.estimated_tokens, r.default_tokens) / r.minutes)::bigint AS projected
+             FROM lockkeeper.tasks t
+            WHERE t.agent = r.agent AND t.status = 'enqueued' AND NOT t.deferred
+              AND t.available_at <= lockkeeper.clock()
+            ORDER BY t.priority DESC, t.created_at, t.id
+            -- Of a token budget about twice what fits is looked at and locked; the rest of it next time.
+            LIMIT least($3::int, r.slots, 1 + ceil(2 * r.tokens_left * r.minutes / r.default_tokens))
+              FOR NO KEY UPDATE SKIP LOCKED) c
+    WINDOW line AS (PARTITION BY r.agent ORDER BY c.priority DESC, c.created_at, c.id)
+), picked AS MATERIALIZED (
+    -- The running sum only grows: the first task that does not fit ends its agent's turn, so nothing
+    -- smaller overtakes it. A task beyond the whole budget runs when nothing else does.
+    SELECT id, projected, coalesce(alone, false) AS oversized,
+           row_number() OVER (ORDER BY priority DESC, created_at, id) AS n
+      FROM candidate
+     WHERE tokens_left IS NULL OR weight <= tokens_left OR alone
+     ORDER BY priority DESC, created_at, id
+     LIMIT $3::int
+), claimed AS (
+    UPDATE lockkeeper.tasks t
+       SET status = 'processing',
+           attempt = CASE WHEN t.attempt_unspent THEN t.attempt ELSE t.attempt + 1 END,
+           -- A released attempt keeps its id: its token still names the run that a lost answer may hide.
+           attempt_id = CASE WHEN t.attempt_unspent THEN t.attempt_id ELSE ($5::uuid[])[p.n] END,
+           attempt_unspent = false,
+           locked_by = $4,
+           lease_expires_at = lockkeeper.clock() + make_interval(secs => $6::float8),
+           started_at = coalesce(t.started_at, lockkeeper.clock()),
+           reserved_tpm = p.projected,
+           oversized = p.oversized,
+           version = t.version + 1, verb = 'claim', reason = NULL
+      FROM picked p
+     WHERE t.id = p.id AND t.status = 'enqueued'
+    RETURNING t.id, t.agent, t.attempt, t.attempt_id, t.reserved_tpm, t.priority, t.created_at,
+              extract(epoch FROM lockkeeper.clock() - t.available_at)::float8 AS waited_seconds
+), leased AS (
+    INSERT INTO lockkeeper.task_attempts
+           (id, task_id, agent, attempt, status, locked_by, reserved_tpm, leased_at)
+    SELECT attempt_id, id, agent, attempt, 'leased', $4, reserved_tpm, lockkeeper.clock() FROM claimed
+        ON CONFLICT (id) DO UPDATE
+       SET status = 'leased', locked_by = excluded.locked_by, reserved_tpm = excluded.reserved_tpm,
+           leased_at = excluded.leased_at
+)
+SELECT c.id AS task_id, c.attempt_id, c.attempt, c.agent, a.target, c.waited_seconds
+  FROM claimed c JOIN lockkeeper.agents a ON a.name = c.agent
+ ORDER BY c.priority DESC, c.created_at, c.id
+
+-- name: promote_due
+-- Let tasks whose time has come be claimed.
+-- owner: dispatcher
+-- locks: tasks, skipping those that somebody else holds
+-- returns: how many
+WITH due AS MATERIALIZED (
+    SELECT id FROM lockkeeper.tasks
+     WHERE status = 'enqueued' AND deferred AND available_at <= lockkeeper.clock()
+     ORDER BY available_at LIMIT $1
+       FOR NO KEY UPDATE SKIP LOCKED
+), promoted AS (
+    UPDATE lockkeeper.tasks t SET deferred = false FROM due WHERE t.id = due.id RETURNING 1
+)
+SELECT count(*) FROM promoted
+
+-- name: lock_tasks
+-- Take the row locks under which the next statement decides.
+-- locks: tasks by id
+SELECT t.id
+  FROM lockkeeper.tasks t
+ WHERE t.id IN (SELECT x.task_id FROM lockkeeper.task_attempts x WHERE x.id = ANY ($1::uuid[]))
+ ORDER BY t.id
+   FOR NO KEY UPDATE
+
+-- name: record_runs
+-- Fill in the runs that carry these attempts, and lease what still runs for its agent's full time.
+-- owner: dispatcher
+-- fence: attempt id; a task that was cancelled, settled or put back meanwhile is not moved
+-- locks: taken by lock_tasks
+-- returns: every attempt that was found, and whether its run is still wanted
+WITH given AS (
+    SELECT * FROM unnest($1::uuid[], $2::bigint[]) AS g (attempt_id, run_id)
+), attempt AS (
+    UPDATE lockkeeper.task_attempts x
+       SET run_id = g.run_id, submitted_at = coalesce(x.submitted_at, lockkeeper.clock()),
+           status = CASE x.status WHEN 'leased' THEN 'submitted' ELSE x.status END
+      FROM given g
+     WHERE x.id = g.attempt_id
+    RETURNING x.id, x.task_id, x.status, x.cancel_requested_at
+), task AS (
+    UPDATE lockkeeper.tasks t
+       SET lease_expires_at = lockkeeper.clock() + make_interval(secs => coalesce(
+               (SELECT a.lease_seconds FROM lockkeeper.agents a WHERE a.name = t.agent), 300)),
+           version = t.version + 1, verb = 'submit', reason = NULL
+      FROM attempt x
+     WHERE t.id = x.task_id AND t.attempt_id = x.id AND t.status = 'processing' AND x.status = 'submitted'
+    RETURNING t.id
+)
+SELECT x.id AS attempt_id, x.task_id, x.cancel_requested_at IS NOT NULL AS unwanted FROM attempt x
+
+-- name: release_attempts
+-- Put tasks back without spending the attempt: the runner would not take them now, or we are leaving.
+-- owner: dispatcher     transition: release
+-- fence: attempt id, and still leased: a run that is known is never forgotten
+-- locks: taken by lock_tasks
+-- returns: the tasks that were put back
+WITH given AS (
+    SELECT * FROM unnest($1::uuid[], $2::float8[], $3::text[]) AS g (attempt_id, delay_seconds, reason)
+), task AS (
+    UPDATE lockkeeper.tasks t
+       SET status = 'enqueued', attempt_unspent = true,
+           available_at = lockkeeper.clock() + make_interval(secs => g.delay_seconds),
+           deferred = g.delay_seconds > 0,
+           locked_by = NULL, lease_expires_at = NULL, reserved_tpm = 0, oversized = false,
+           version = t.version + 1, verb = 'release', reason = g.reason
+      FROM given g JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
+     WHERE t.id = x.task_id AND t.attempt_id = x.id AND t.status = 'processing' AND x.status = 'leased'
+    RETURNING t.id, t.attempt_id, t.agent
+), attempt AS (
+    UPDATE lockkeeper.task_attempts x
+       SET status = 'released', locked_by = NULL, reserved_tpm = 0
+      FROM task WHERE x.id = task.attempt_id
+)
+SELECT id AS task_id, agent FROM task
+
+-- name: refuse_attempts
+-- End tasks that the runner will never take: its own words become the reason.
+-- owner: dispatcher     transition: refuse
+-- fence: attempt id, and still leased
+-- locks: taken by lock_tasks
+-- returns: the tasks that failed
+WITH given AS (
+    SELECT * FROM unnest($1::uuid[], $2::jsonb[]) AS g (attempt_id, error)
+), task AS (
+    UPDATE lockkeeper.tasks t
+       SET status = 'failed', finished_at = lockkeeper.clock(), error = g.error,
+           locked_by = NULL, lease_expires_at = NULL, reserved_tpm = 0,
+           version = t.version + 1, verb = 'refuse', reason = g.error ->> 'reason'
+      FROM given g JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
+     WHERE t.id = x.task_id AND t.attempt_id = x.id AND t.status = 'processing' AND x.status = 'leased'
+    RETURNING t.id, t.attempt_id, t.error
+), attempt AS (
+    UPDATE lockkeeper.task_attempts x
+       SET status = 'failed', finished_at = lockkeeper.clock(), error = task.error
+      FROM task WHERE x.id = task.attempt_id
+)
+SELECT id AS task_id FROM task
+
+-- name: expire_leases
+-- Let any replica ask again soon about attempts whose submission was not answered.
+-- owner: dispatcher
+-- fence: attempt id, and still leased by us
+-- locks: taken by lock_tasks
+UPDATE lockkeeper.tasks t
+   SET lease_expires_at = lockkeeper.clock() + make_interval(secs => g.seconds), locked_by = NULL
+  FROM unnest($1::uuid[], $2::float8[]) AS g (attempt_id, seconds)
+ WHERE t.attempt_id = g.attempt_id AND t.status = 'processing' AND t.locked_by = $3
+   AND EXISTS (SELECT FROM lockkeeper.task_attempts x
+                WHERE x.task_id = t.id AND x.attempt = t.attempt AND x.status = 'leased')
+
+-- name: take_over_unsubmitted
+-- Lease the attempts whose dispatcher fell silent before their run was known.
+-- owner: dispatcher
+-- fence: still leased and without a run; the same token makes asking twice harmless
+-- locks: tasks, skipping those that somebody else holds
+-- returns: one row per attempt to submit
+WITH orphan AS MATERIALIZED (
+    SELECT t.id
+      FROM lockkeeper.tasks t
+      JOIN lockkeeper.task_attempts x ON x.task_id = t.id AND x.attempt = t.attempt
+     WHERE t.status = 'processing' AND x.status = 'leased'
+       AND (t.lease_expires_at <= lockkeeper.clock()
+            OR t.locked_by IS NOT NULL AND NOT EXISTS (
+               SELECT FROM lockkeeper.replicas r
+                WHERE r.id = t.locked_by AND r.stopped_at IS NULL
+                  AND r.heartbeat_at > lockkeeper.clock() - make_interval(secs => $4::float8)))
+     ORDER BY t.priority DESC, t.created_at LIMIT $1
+       FOR NO KEY UPDATE OF t SKIP LOCKED
+), task AS (
+    UPDATE lockkeeper.tasks t
+       SET locked_by = $2, lease_expires_at = lockkeeper.clock() + make_interval(secs => $3::float8)
+      FROM orphan WHERE t.id = orphan.id AND t.status = 'processing'
+    RETURNING t.id, t.attempt_id, t.attempt, t.agent
+), attempt AS (
+    UPDATE lockkeeper.task_attempts x SET locked_by = $2 FROM task
+     WHERE x.id = task.attempt_id AND x.status = 'leased'
+    RETURNING x.id
+)
+SELECT k.id AS task_id, k.attempt_id, k.attempt, k.agent, a.target, 0::float8 AS waited_seconds
+  FROM task k JOIN attempt x ON x.id = k.attempt_id LEFT JOIN lockkeeper.agents a ON a.name = k.agent
+
+-- name: cool_down_agent
+-- No claim for this agent before the runner may be asked again.
+-- owner: dispatcher
+UPDATE lockkeeper.agents
+   SET cooldown_until = greatest(cooldown_until, lockkeeper.clock() + make_interval(secs => $2::float8))
+ WHERE name = $1
+
+-- name: take_cancellations
+-- The runs that must end and are not known to have ended; each is given to one replica at a time.
+-- owner: dispatcher
+-- returns: attempt and run; a run that nobody learned of within two minutes was never started
+WITH due AS MATERIALIZED (
+    SELECT id FROM lockkeeper.task_attempts
+     WHERE cancel_requested_at IS NOT NULL AND cancel_confirmed_at IS NULL
+       AND coalesce(cancel_checked_at <= lockkeeper.clock() - make_interval(secs => $2::float8), true)
+       AND (run_id IS NOT NULL OR cancel_requested_at <= lockkeeper.clock() - interval '2 minutes')
+     ORDER BY cancel_requested_at LIMIT $1
+       FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE lockkeeper.task_attempts x SET cancel_checked_at = lockkeeper.clock()
+  FROM due WHERE x.id = due.id
+RETURNING x.id AS attempt_id, x.task_id, x.run_id
+
+-- name: confirm_cancellation
+-- The runner said that the run is over.
+-- owner: dispatcher
+UPDATE lockkeeper.task_attempts SET cancel_confirmed_at = lockkeeper.clock() WHERE id = ANY ($1::uuid[])

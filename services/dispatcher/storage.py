@@ -1,0 +1,96 @@
+"""The dispatcher's statements as methods of the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from shared.contract.ids import uuid7
+from shared.contract.rows import LeasedAttempt, UnwantedRun
+from shared.db.pool import Connection, Database
+from shared.db.statements import load
+
+_SQL = load("services.dispatcher")
+
+
+class DispatcherStorage:
+    """Claim, hand on, give back; every write after the claim is fenced by the attempt's id."""
+
+    def __init__(self, database: Database, replica: str) -> None:
+        self._database = database
+        self._replica = replica
+
+    async def claim_tasks(self, limit: int, lease_seconds: float) -> list[LeasedAttempt]:
+        """Lease up to `limit` tasks within every agent's limits, in one short transaction."""
+        ids = [uuid7() for _ in range(limit)]
+
+        async def claim(connection: Connection) -> list[LeasedAttempt]:
+            agents = await connection.fetch(_SQL["lock_agents"].sql)
+            if not agents:
+                return []
+            locked = [row["name"] for row in agents if row["locked"]]
+            free = [row["name"] for row in agents if not row["locked"]]
+            # A later statement: its snapshot sees every claim that committed before we had the locks.
+            rows = await connection.fetch(
+                _SQL["claim_tasks"].sql, locked, free, limit, self._replica, ids, lease_seconds
+            )
+            return [LeasedAttempt(**row) for row in rows]
+
+        return await self._database.atomically(claim)
+
+    async def promote_due(self, limit: int) -> int:
+        """Let tasks whose time has come be claimed; returns how many."""
+        return int(await self._database.fetchval(_SQL["promote_due"].sql, limit))
+
+    async def record_runs(self, runs: Sequence[tuple[UUID, int]]) -> list[tuple[UUID, bool]]:
+        """Fill in the runs of attempts; returns the tasks, and whether the run is unwanted by now."""
+        attempts = [attempt for attempt, _ in runs]
+        rows = await self._fenced("record_runs", attempts, attempts, [run for _, run in runs])
+        return [(row["task_id"], row["unwanted"]) for row in rows]
+
+    async def release_attempts(self, released: Sequence[tuple[UUID, float, str]]) -> list[UUID]:
+        """Put tasks back without spending their attempts: (attempt, seconds to wait, reason)."""
+        attempts, delays, reasons = zip(*released, strict=True)
+        rows = await self._fenced("release_attempts", attempts, list(attempts), list(delays), list(reasons))
+        return [row["task_id"] for row in rows]
+
+    async def refuse_attempts(self, refused: Sequence[tuple[UUID, dict[str, str]]]) -> list[UUID]:
+        """End tasks that the runner will never take: (attempt, {reason, message})."""
+        attempts = [attempt for attempt, _ in refused]
+        rows = await self._fenced("refuse_attempts", attempts, attempts, [error for _, error in refused])
+        return [row["task_id"] for row in rows]
+
+    async def expire_leases(self, unanswered: Sequence[tuple[UUID, float]]) -> None:
+        """Let any replica ask again after so many seconds."""
+        attempts = [attempt for attempt, _ in unanswered]
+        await self._fenced("expire_leases", attempts, attempts, [seconds for _, seconds in unanswered], self._replica)
+
+    async def take_over_unsubmitted(
+        self, limit: int, lease_seconds: float, silent_seconds: float
+    ) -> list[LeasedAttempt]:
+        """Lease what silent dispatchers left between the claim and the run."""
+        rows = await self._database.fetch(
+            _SQL["take_over_unsubmitted"].sql, limit, self._replica, lease_seconds, silent_seconds
+        )
+        return [LeasedAttempt(**{**row, "target": row["target"] or ""}) for row in rows]
+
+    async def cool_down_agent(self, agent: str, seconds: float) -> None:
+        """No claim for this agent for so many seconds."""
+        await self._database.execute(_SQL["cool_down_agent"].sql, agent, seconds)
+
+    async def take_cancellations(self, limit: int, again_seconds: float) -> list[UnwantedRun]:
+        """Runs that must end, this replica's share of them."""
+        rows = await self._database.fetch(_SQL["take_cancellations"].sql, limit, again_seconds)
+        return [UnwantedRun(**row) for row in rows]
+
+    async def confirm_cancellation(self, attempts: Sequence[UUID]) -> None:
+        """The runner said that these runs are over."""
+        await self._database.execute(_SQL["confirm_cancellation"].sql, list(attempts))
+
+    async def _fenced(self, name: str, attempts: Sequence[UUID], *args: Any) -> list[Any]:
+        async def write(connection: Connection) -> list[Any]:
+            await connection.fetch(_SQL["lock_tasks"].sql, list(attempts))
+            return await connection.fetch(_SQL[name].sql, *args)
+
+        return await self._database.atomically(write)

@@ -1,0 +1,133 @@
+"""When the sweeper does what."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import structlog
+
+from services.sweeper import metrics
+from services.sweeper.policy import LOSSES, Answer, Finding, Judgement, judge
+from services.sweeper.settings import SweeperSettings
+from services.sweeper.storage import SweeperStorage
+from shared.contract.channels import Channel
+from shared.contract.errors import MissingError, RejectedError, TransientError
+from shared.contract.rows import OverdueAttempt
+from shared.db.notes import Notes
+from shared.runtime.metrics import FENCED_WRITES
+from shared.vendors.jobs import Jobs, RunPhase, RunVerdict
+
+log = structlog.get_logger()
+
+
+class SweepLoop:
+    """Asks about every expired lease before anything is started again."""
+
+    name = "sweep"
+
+    def __init__(self, storage: SweeperStorage, jobs: Jobs, notes: Notes, settings: SweeperSettings) -> None:
+        self.poll_seconds = settings.poll_seconds
+        self._storage = storage
+        self._jobs = jobs
+        self._notes = notes
+        self._settings = settings
+
+    async def run_once(self) -> bool:
+        """One batch; True when it was full."""
+        held = await self._storage.take_duty("sweep", self._settings.duty_seconds)
+        metrics.DUTY_HELD.labels("sweep").set(held)
+        if not held:
+            return False
+        overdue = await self._storage.list_overdue(self._settings.batch)
+        judgements = await asyncio.gather(*(self._judge(each) for each in overdue))
+        await self._apply(overdue, judgements)
+        metrics.LAST_SWEEP.set_to_current_time()
+        return len(overdue) == self._settings.batch
+
+    async def _judge(self, attempt: OverdueAttempt) -> Judgement:
+        return judge(attempt, None if attempt.has_result else await self._ask(attempt.run_id))
+
+    async def _ask(self, run_id: int) -> Answer | None:
+        try:
+            state = await self._jobs.state(run_id)
+            message = state.message
+            if state.phase is RunPhase.ENDED and state.verdict is not RunVerdict.SUCCEEDED and state.task_run_id:
+                message = await self._jobs.error_output(state.task_run_id) or message
+        except MissingError:
+            return Answer(phase=None)
+        except (TransientError, RejectedError) as error:
+            log.warning("ask_runner", run_id=run_id, error=error.message)
+            return None
+        return Answer(state.phase.value, state.verdict.value, state.code, message)
+
+    async def _apply(self, overdue: list[OverdueAttempt], judgements: list[Judgement]) -> None:
+        pairs = list(zip(overdue, judgements, strict=True))
+        for attempt, judgement in pairs:
+            metrics.LEASES_EXPIRED.labels(attempt.agent, judgement.finding.value).inc()
+            log.info("sweep", task_id=str(attempt.task_id), attempt=attempt.attempt, run_id=attempt.run_id,
+                     finding=judgement.finding.value, reason=judgement.reason)  # fmt: skip
+        found = [attempt.attempt_id for attempt, judgement in pairs if judgement.finding is Finding.RESULT_FOUND]
+        kept = [
+            (attempt.attempt_id, self._lease(attempt, judgement))
+            for attempt, judgement in pairs
+            if judgement.finding not in LOSSES
+        ]
+        lost = [(attempt.attempt_id, judgement) for attempt, judgement in pairs if judgement.finding in LOSSES]
+        if found:
+            await self._storage.record_recovered(found)
+            self._notes.send(Channel.RESULT_RECOVERED, found)
+        if kept:
+            await self._storage.extend_leases(kept)
+        if lost:
+            await self._lose(lost)
+
+    def _lease(self, attempt: OverdueAttempt, judgement: Judgement) -> float:
+        match judgement.finding:
+            case Finding.RESULT_FOUND:
+                return self._settings.result_seconds
+            case Finding.STILL_RUNNING:
+                return float(attempt.lease_seconds)
+            case _:
+                return self._settings.doubt_seconds
+
+    async def _lose(self, lost: list[tuple[UUID, Judgement]]) -> None:
+        moved = await self._storage.lose_attempts(lost)
+        FENCED_WRITES.labels("lose_attempts", "applied").inc(len(moved))
+        FENCED_WRITES.labels("lose_attempts", "no_op").inc(len(lost) - len(moved))
+        if not moved:
+            return
+        self._notes.send(Channel.TASK_CHANGED, [row["task_id"] for row in moved])
+        self._notes.send(Channel.TASK_READY, {row["agent"] for row in moved})
+        self._notes.send(Channel.ATTEMPT_SETTLED, [row["attempt_id"] for row in moved])
+        if any(row["finding"] == Finding.TOO_LONG.value for row in moved):
+            self._notes.send(Channel.CANCEL_REQUESTED)
+
+
+class GaugesLoop:
+    """Reads the table-derived metrics; only the duty's holder exports them, so that a sum is not a multiple."""
+
+    name = "read_queue_state"
+
+    def __init__(self, storage: SweeperStorage, settings: SweeperSettings) -> None:
+        self.poll_seconds = settings.gauges_seconds
+        self._storage = storage
+        self._settings = settings
+
+    async def run_once(self) -> bool:
+        """One reading, or none while another replica holds the duty."""
+        held = await self._storage.take_duty("gauges", self._settings.gauges_seconds * 3)
+        metrics.DUTY_HELD.labels("gauges").set(held)
+        rows = await self._storage.read_queue_state() if held else []
+        for gauge in (metrics.TASKS, metrics.OLDEST_WAITING, metrics.HEADROOM):
+            gauge.clear()
+        for row in rows:
+            agent = row["agent"]
+            metrics.TASKS.labels("enqueued", agent).set(row["waiting"] + row["deferred"])
+            metrics.TASKS.labels("processing", agent).set(row["running"])
+            metrics.OLDEST_WAITING.labels(agent).set(row["oldest_waiting_seconds"])
+            if row["slots"] is not None:
+                metrics.HEADROOM.labels(agent, "concurrency").set(row["slots"])
+            if row["tokens_left"] is not None:
+                metrics.HEADROOM.labels(agent, "tokens").set(row["tokens_left"])
+        return False

@@ -1,0 +1,113 @@
+-- The sweeper's statements: expired leases, what became of them, and who does which duty.
+
+-- name: list_overdue
+-- Attempts whose run is known and whose lease is over, longest overdue first.
+-- returns: attempt, run, and whether its result row is already there
+SELECT t.id AS task_id, x.id AS attempt_id, x.attempt, t.agent, x.run_id,
+       EXISTS (SELECT FROM lockkeeper.attempt_results r WHERE r.attempt_id = x.id) AS has_result,
+       extract(epoch FROM lockkeeper.clock() - x.submitted_at)::float8 AS ran_seconds,
+       coalesce(a.lease_seconds, 300) AS lease_seconds,
+       coalesce(a.max_run_seconds, 86400) AS max_run_seconds,
+       t.lease_expires_at
+  FROM lockkeeper.tasks t
+  JOIN lockkeeper.task_attempts x ON x.task_id = t.id AND x.attempt = t.attempt
+  LEFT JOIN lockkeeper.agents a ON a.name = t.agent
+ WHERE t.status = 'processing' AND t.lease_expires_at <= lockkeeper.clock() AND x.run_id IS NOT NULL
+ ORDER BY t.lease_expires_at
+ LIMIT $1
+
+-- name: lock_tasks
+-- Take the row locks under which the next statement decides.
+-- locks: tasks by id
+SELECT t.id
+  FROM lockkeeper.tasks t
+ WHERE t.id IN (SELECT x.task_id FROM lockkeeper.task_attempts x WHERE x.id = ANY ($1::uuid[]))
+ ORDER BY t.id
+   FOR NO KEY UPDATE
+
+-- name: extend_leases
+-- The run lives, or cannot be asked about: the attempt keeps its task.
+-- owner: sweeper
+-- fence: attempt id, still processing and still overdue
+-- locks: taken by lock_tasks
+UPDATE lockkeeper.tasks t
+   SET lease_expires_at = lockkeeper.clock() + make_interval(secs => g.seconds)
+  FROM unnest($1::uuid[], $2::float8[]) AS g (attempt_id, seconds)
+ WHERE t.attempt_id = g.attempt_id AND t.status = 'processing' AND t.lease_expires_at <= lockkeeper.clock()
+RETURNING t.id AS task_id
+
+-- name: record_recovered
+-- Hand results that were found to the receiver, which settles them like any callback.
+-- owner: sweeper
+INSERT INTO lockkeeper.recovered_results (attempt_id)
+SELECT unnest($1::uuid[])
+    ON CONFLICT (attempt_id) DO NOTHING
+
+-- name: lose_attempts
+-- These runs are over without a word: requeue their tasks, or give them up.
+-- owner: sweeper     transition: requeue, give_up
+-- fence: attempt id, still processing, still overdue, and still without a result
+-- locks: taken by lock_tasks
+-- returns: the tasks that moved and where to
+WITH given AS (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS g (attempt_id, finding, reason, message)
+), judged AS (
+    SELECT g.*, x.task_id, jsonb_build_object('reason', g.reason, 'message', g.message) AS error,
+           t.spared_attempts + (g.finding = 'never_started')::int AS spared,
+           g.finding = 'hopeless' AS hopeless,
+           t.attempt - t.spared_attempts - (g.finding = 'never_started')::int >= t.max_attempts AS spent
+      FROM given g
+      JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
+      JOIN lockkeeper.tasks t ON t.id = x.task_id
+     WHERE t.status = 'processing' AND t.attempt_id = x.id AND t.lease_expires_at <= lockkeeper.clock()
+       AND NOT EXISTS (SELECT FROM lockkeeper.attempt_results r WHERE r.attempt_id = x.id)
+), task AS (
+    UPDATE lockkeeper.tasks t
+       SET status = CASE WHEN j.hopeless OR j.spent THEN 'failed' ELSE 'enqueued' END,
+           verb = CASE WHEN j.hopeless OR j.spent THEN 'give_up' ELSE 'requeue' END,
+           finished_at = CASE WHEN j.hopeless OR j.spent THEN lockkeeper.clock() END,
+           reason = CASE WHEN NOT j.hopeless AND j.spent THEN 'lease_exhausted' ELSE j.reason END,
+           error = CASE WHEN j.hopeless THEN j.error
+                        WHEN j.spent THEN jsonb_build_object('reason', 'lease_exhausted', 'message',
+                             format('attempt %s of %s was lost, the last one because %s', t.attempt, t.max_attempts, j.message))
+                        ELSE t.error END,
+           available_at = CASE WHEN j.hopeless OR j.spent THEN t.available_at
+                               ELSE lockkeeper.clock() + lockkeeper.backoff(t.attempt, random()) END,
+           deferred = NOT (j.hopeless OR j.spent),
+           spared_attempts = j.spared,
+           locked_by = NULL, lease_expires_at = NULL, reserved_tpm = 0, oversized = false,
+           version = t.version + 1
+      FROM judged j
+     WHERE t.id = j.task_id
+    RETURNING t.id, t.agent, t.status, j.attempt_id, j.finding, j.error AS attempt_error
+), attempt AS (
+    UPDATE lockkeeper.task_attempts x
+       SET status = 'lost', finished_at = lockkeeper.clock(), error = task.attempt_error,
+           -- A run that lived too long must still be ended at the runner.
+           cancel_requested_at = CASE WHEN task.finding = 'too_long' THEN lockkeeper.clock() ELSE x.cancel_requested_at END
+      FROM task WHERE x.id = task.attempt_id
+)
+SELECT id AS task_id, agent, status, attempt_id, finding FROM task
+
+-- name: take_duty
+-- Hold a duty for some seconds; the same holder extends it, another takes it once it has lapsed.
+-- owner: sweeper
+-- returns: the term, or no row while somebody else holds it
+INSERT INTO lockkeeper.duties AS d (duty, holder, expires_at)
+VALUES ($1, $2, lockkeeper.clock() + make_interval(secs => $3::float8))
+    ON CONFLICT (duty) DO UPDATE
+   SET holder = excluded.holder, expires_at = excluded.expires_at,
+       term = d.term + (d.holder <> excluded.holder)::int
+ WHERE d.holder = excluded.holder OR d.expires_at <= lockkeeper.clock()
+RETURNING term
+
+-- name: drop_duties
+-- Let the others take over at once.
+-- owner: sweeper
+UPDATE lockkeeper.duties SET expires_at = lockkeeper.clock() WHERE holder = $1
+
+-- name: read_queue_state
+-- The figures behind the table-derived metrics.
+SELECT s.agent, s.running, s.waiting, s.deferred, coalesce(s.oldest_waiting_seconds, 0)::float8 AS oldest_waiting_seconds,
+       h.slots, h.tokens_left
+  FROM lockkeeper.queue_state s JOIN lockkeeper.agent_headroom h ON h.agent = s.agent

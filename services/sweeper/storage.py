@@ -1,0 +1,67 @@
+"""The sweeper's statements as methods of the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from services.sweeper.policy import Judgement
+from shared.contract.rows import OverdueAttempt
+from shared.db.pool import Connection, Database
+from shared.db.statements import load
+
+_SQL = load("services.sweeper")
+
+
+class SweeperStorage:
+    """Reads what is overdue and writes what became of it, each write fenced by the attempt's id."""
+
+    def __init__(self, database: Database, replica: str) -> None:
+        self._database = database
+        self._replica = replica
+
+    async def list_overdue(self, limit: int) -> list[OverdueAttempt]:
+        """Attempts whose run is known and whose lease is over."""
+        return [OverdueAttempt(**row) for row in await self._database.fetch(_SQL["list_overdue"].sql, limit)]
+
+    async def extend_leases(self, extended: Sequence[tuple[UUID, float]]) -> int:
+        """Let attempts keep their tasks for so many seconds; returns how many still had them."""
+        attempts = [attempt for attempt, _ in extended]
+        return len(await self._fenced("extend_leases", attempts, attempts, [seconds for _, seconds in extended]))
+
+    async def record_recovered(self, attempts: Sequence[UUID]) -> None:
+        """Hand found results to the receiver."""
+        await self._database.execute(_SQL["record_recovered"].sql, list(attempts))
+
+    async def lose_attempts(self, lost: Sequence[tuple[UUID, Judgement]]) -> list[Any]:
+        """Requeue or give up the tasks of lost attempts; rows of what moved."""
+        attempts = [attempt for attempt, _ in lost]
+        judgements = [judgement for _, judgement in lost]
+        return await self._fenced(
+            "lose_attempts",
+            attempts,
+            attempts,
+            [each.finding.value for each in judgements],
+            [each.reason for each in judgements],
+            [each.message for each in judgements],
+        )
+
+    async def take_duty(self, duty: str, seconds: float) -> bool:
+        """Whether the duty is this replica's for the next seconds."""
+        return await self._database.fetchval(_SQL["take_duty"].sql, duty, self._replica, seconds) is not None
+
+    async def drop_duties(self) -> None:
+        """Let the others take over at once."""
+        await self._database.execute(_SQL["drop_duties"].sql, self._replica)
+
+    async def read_queue_state(self) -> list[Any]:
+        """One row per agent for the table-derived metrics."""
+        return await self._database.fetch(_SQL["read_queue_state"].sql)
+
+    async def _fenced(self, name: str, attempts: Sequence[UUID], *args: Any) -> list[Any]:
+        async def write(connection: Connection) -> list[Any]:
+            await connection.fetch(_SQL["lock_tasks"].sql, list(attempts))
+            return await connection.fetch(_SQL[name].sql, *args)
+
+        return await self._database.atomically(write)

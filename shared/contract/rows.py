@@ -1,0 +1,44 @@
+"""Frozen row types that services hand around; a test holds each equal to the statement that fills it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedAttempt:
+    """An attempt that this process holds and must hand to the runner."""
+
+    task_id: UUID
+    attempt_id: UUID
+    attempt: int
+    agent: str
+    target: str
+    waited_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnwantedRun:
+    """A run that must end; without a run id nobody ever learned of one."""
+
+    attempt_id: UUID
+    task_id: UUID
+    run_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueAttempt:
+    """An attempt whose lease ended although its run is known."""
+
+    task_id: UUID
+    attempt_id: UUID
+    attempt: int
+    agent: str
+    run_id: int
+    has_result: bool
+    ran_seconds: float
+    lease_seconds: int
+    max_run_seconds: int
+    lease_expires_at: datetime

@@ -195,6 +195,11 @@ def _temporal(wiring: Wiring) -> Command:
     return Command(arguments, base_environment(), niceness=5)
 
 
+def _setup(wiring: Wiring) -> Command:
+    environment = base_environment() | _databricks(wiring) | {"LOCKKEEPER_DATABASE_URL": wiring.owner_url}
+    return Command([sys.executable, "-m", "deploy.local.setup"], environment)
+
+
 def _service(name: str) -> Callable[[Wiring], Command]:
     def command(wiring: Wiring) -> Command:
         environment = base_environment() | {
@@ -247,7 +252,8 @@ PARTS: tuple[Part, ...] = (
     ),
     Part("front_door", _front_door, "connect", vital=True, grace_seconds=5),
     Part("schema", _schema, "done", needs=("postgres",), vital=True),
-    Part("workspace", _workspace, "connect", needs=("schema",)),
+    Part("workspace", _workspace, "http", path="/health", needs=("schema",)),
+    Part("setup", _setup, "done", needs=("schema", "workspace")),
     *(_service_part(name) for name in SERVICE_SETTINGS if find_spec(f"services.{name}.__main__")),
     Part("mlflow", _mlflow, "http", path="/health", after=("console",), grace_seconds=5),
     Part("temporal", _temporal, "connect", after=("mlflow",)),

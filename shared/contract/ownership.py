@@ -32,7 +32,7 @@ class ServiceRole:
 
 _LEASE = ("lease_expires_at", "locked_by", "reserved_tpm", "version", "verb", "reason")
 _QUEUE = ("agents", "tasks", "task_attempts", "task_events", "replicas", "documents", "agent_headroom", "queue_state")
-_COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs")
+_COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs", "task_overview")
 _REPLICA = Grant("replicas", insert=True, update=("*",))
 _REQUEUE = ("status", "available_at", "deferred", "attempt_unspent", "finished_at", "error", *_LEASE)
 

@@ -45,7 +45,7 @@ AS $$
 $$;
 
 -- Totals over the same filters. Response time is from accepted to finished, of completed tasks. A cost that is
--- not known yet is left out of its sum and counted in `cost_pending`.
+-- not known yet is left out of its sum and counted in the columns `…_pending`, in attempts.
 CREATE FUNCTION lockkeeper.task_summary(
     statuses text[], agents text[], customers text[], from_at timestamptz, to_at timestamptz,
     with_text text, with_labels jsonb, label_keys text[])

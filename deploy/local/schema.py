@@ -30,7 +30,8 @@ async def prepare_database(folder: StackFolder, owner_url: str, superuser_url: s
     try:
         for service in ROLES:
             role = role_of(service)
-            await connection.execute(_with_literal(f"ALTER ROLE {role} LOGIN PASSWORD", folder.secret(role)))
+            statement = _with_literal(f"ALTER ROLE {role} LOGIN VALID UNTIL 'infinity' PASSWORD", folder.secret(role))
+            await connection.execute(statement)
     finally:
         await connection.close()
 

@@ -15,9 +15,10 @@ import click
 from deploy.local import postgres
 from deploy.local.folder import StackFolder, StackRunningError
 from deploy.local.guard import guarded
-from deploy.local.parts import PARTS, Part, Wiring, port_names
+from deploy.local.parts import PARTS, Part, port_names
 from deploy.local.supervisor import Supervisor
 from deploy.local.voice import Voice
+from deploy.local.wiring import Wiring
 
 STOP_SECONDS = 60.0
 
@@ -49,7 +50,8 @@ def run(folder: StackFolder, port: int, names: Sequence[str]) -> int:
     voice = Voice()
     voice.say(f"starting {len(parts)} parts; data and logs are in {folder.path}")
     fixed = {"front_door": port} if any(part.name == "front_door" for part in parts) else {}
-    wiring = Wiring(folder, folder.ports(port_names(), fixed), external)
+    rotating = os.environ.get("LOCKKEEPER_LOCAL_CREDENTIALS") == "rotating"
+    wiring = Wiring(folder, folder.ports(port_names(), fixed), external, rotating)
 
     def body() -> int:
         try:

@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 from deploy.local import postgres
 from deploy.local.folder import LOOPBACK
-from deploy.local.parts import SERVICE_SETTINGS, Part, Wiring
+from deploy.local.parts import Part
 from deploy.local.process import Command, last_line, rotate, spawn, stop
 from deploy.local.voice import Voice
+from deploy.local.wiring import SERVICES, Wiring
 
 PROBE_SECONDS = 0.1
 ROTATE_SECONDS = 15.0
@@ -158,7 +159,7 @@ class Supervisor:
         self._voice.say(f"{part.name} {how}; starting it again in {pause:.1f} s" + (f": {words}" if words else ""))
 
     async def _until_ready(self, running: Running) -> None:
-        port = self._wiring.ports[running.part.probed]
+        port = self._wiring.ports.get(running.part.probed, 0)
         while not await self._is_up(running.part, port):  # noqa: ASYNC110 - another process, no event to wait for
             await asyncio.sleep(PROBE_SECONDS)
 
@@ -193,12 +194,20 @@ class Supervisor:
         """Stop in waves: first the parts that no other running part needs, Postgres last."""
         alive = {name: running for name, running in self._running.items() if running.process is not None}
         while alive:
-            needed = {need for running in alive.values() for need in running.part.needs}
+            needed = {need for running in alive.values() for need in self._needs(running.part)}
             wave = [running for name, running in alive.items() if name not in needed] or list(alive.values())
             self._voice.say("stopping " + ", ".join(running.part.name for running in wave))
             await asyncio.gather(*(self._stop(running) for running in wave))
             for running in wave:
                 del alive[running.part.name]
+
+    def _needs(self, part: Part) -> set[str]:
+        """Everything that the part needs, directly or not; work that is done once stays in between."""
+        needs = set(part.needs)
+        for name in part.needs:
+            if name in self._running:
+                needs |= self._needs(self._running[name].part)
+        return needs
 
     async def _stop(self, running: Running) -> None:
         if running.process is None or running.command is None:
@@ -221,7 +230,7 @@ class Supervisor:
         self._voice.moved(self._running.values())
 
     def _url(self, part: Part) -> str | None:
-        return None if part.probe == "done" else self._wiring.http(part.name)
+        return None if part.probe == "done" else f"{part.scheme}{LOOPBACK}:{self._wiring.ports[part.name]}"
 
     def _description(self) -> dict[str, Any]:
         """What stack.json says."""
@@ -243,7 +252,7 @@ class Supervisor:
             "pid": running.process.pid if running.process else None,
             "url": running.url,
             "metrics_url": metrics,
-            "database_url": self._wiring.role_url(part.name) if part.name in SERVICE_SETTINGS else None,
+            "database_url": self._wiring.role_url(part.name) if part.name in SERVICES else None,
             "log": str(self._wiring.folder.logs / f"{part.name}.log"),
             "restarts": running.restarts,
         }

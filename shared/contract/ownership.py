@@ -34,7 +34,7 @@ _LEASE = ("lease_expires_at", "locked_by", "reserved_tpm", "version", "verb", "r
 _QUEUE = ("agents", "tasks", "task_attempts", "task_events", "replicas", "documents", "agent_headroom", "queue_state")
 _COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs", "task_overview")
 _REPLICA = Grant("replicas", insert=True, update=("*",))
-_REQUEUE = ("status", "available_at", "deferred", "attempt_unspent", "finished_at", "error", *_LEASE)
+_REQUEUE = ("status", "oversized", "available_at", "deferred", "attempt_unspent", "finished_at", "error", *_LEASE)
 
 ROLES: dict[str, ServiceRole] = {
     "dispatcher": ServiceRole(
@@ -42,7 +42,7 @@ ROLES: dict[str, ServiceRole] = {
         (
             _REPLICA,
             Grant("agents", update=("cooldown_until",)),
-            Grant("tasks", update=("attempt", "attempt_id", "started_at", "oversized", *_REQUEUE)),
+            Grant("tasks", update=("attempt", "attempt_id", "started_at", *_REQUEUE)),
             Grant(
                 "task_attempts",
                 insert=True,

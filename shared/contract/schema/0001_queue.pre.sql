@@ -343,8 +343,10 @@ CREATE VIEW lockkeeper.agent_headroom AS
 SELECT a.name AS agent, a.max_concurrent_tasks, a.max_tpm, a.paused, a.cooldown_until,
        a.default_tokens, a.expected_seconds, a.backfill, a.lease_seconds,
        live.running, live.reserved_tpm, spent.used_tpm,
-       greatest(a.max_concurrent_tasks - live.running, 0) AS slots,
-       greatest(a.max_tpm - live.reserved_tpm - spent.used_tpm, 0) AS tokens_left
+       CASE WHEN a.max_concurrent_tasks IS NOT NULL
+            THEN greatest(a.max_concurrent_tasks - live.running, 0) END AS slots,
+       CASE WHEN a.max_tpm IS NOT NULL
+            THEN greatest(a.max_tpm - live.reserved_tpm - spent.used_tpm, 0) END AS tokens_left
   FROM lockkeeper.agents a
  CROSS JOIN LATERAL (
        SELECT count(*) AS running, coalesce(sum(t.reserved_tpm), 0)::bigint AS reserved_tpm

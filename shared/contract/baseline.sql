@@ -1,0 +1,723 @@
+-- The whole schema, to read. Made from the migrations; a test holds the two equal.
+
+CREATE SCHEMA lockkeeper;
+
+CREATE FUNCTION lockkeeper.actor() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ SELECT coalesce(nullif(current_setting('lockkeeper.actor', true), ''), session_user::text) $$;
+
+CREATE FUNCTION lockkeeper.backoff(attempt integer, roll double precision) RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT make_interval(secs => least(600, 2 ^ least(greatest(attempt, 1), 16)) * (0.5 + roll / 2)) $$;
+
+CREATE FUNCTION lockkeeper.clock() RETURNS timestamp with time zone
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$ SELECT coalesce(nullif(current_setting('lockkeeper.clock', true), '')::timestamptz, now()) $$;
+
+CREATE FUNCTION lockkeeper.uuid7() RETURNS uuid
+    LANGUAGE sql PARALLEL SAFE
+    AS $$
+    SELECT encode(
+        set_bit(set_bit(
+            overlay(uuid_send(gen_random_uuid())
+                    PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+                    FROM 1 FOR 6),
+            52, 1), 53, 1), 'hex')::uuid
+$$;
+
+CREATE TABLE lockkeeper.documents (
+    id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
+    name text NOT NULL,
+    volume_path text NOT NULL,
+    sha256 text NOT NULL,
+    bytes bigint NOT NULL,
+    pages integer,
+    customer text,
+    uploaded_by text NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
+);
+
+CREATE TABLE lockkeeper.task_attempts (
+    id uuid NOT NULL,
+    task_id uuid NOT NULL,
+    agent text NOT NULL,
+    attempt integer NOT NULL,
+    status text NOT NULL,
+    locked_by text,
+    reserved_tpm bigint DEFAULT 0 NOT NULL,
+    used_tokens bigint DEFAULT 0 NOT NULL,
+    run_id bigint,
+    task_run_id bigint,
+    leased_at timestamp with time zone NOT NULL,
+    submitted_at timestamp with time zone,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    cancel_requested_at timestamp with time zone,
+    cancel_checked_at timestamp with time zone,
+    cancel_confirmed_at timestamp with time zone,
+    pages integer,
+    trace_id text,
+    trace_state text,
+    error jsonb,
+    usage jsonb,
+    input_tokens bigint,
+    output_tokens bigint,
+    cache_read_tokens bigint,
+    cache_write_tokens bigint,
+    llm_cost numeric,
+    llm_cost_source text,
+    compute_cost numeric,
+    currency text DEFAULT 'USD'::text NOT NULL,
+    cost_status text DEFAULT 'pending'::text NOT NULL,
+    cost_checked_at timestamp with time zone,
+    cost_checks integer DEFAULT 0 NOT NULL,
+    CONSTRAINT attempt_finished_means_terminal CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'superseded'::text, 'lost'::text])))),
+    CONSTRAINT task_attempts_cost_status_check CHECK ((cost_status = ANY (ARRAY['pending'::text, 'partial'::text, 'final'::text, 'unknown'::text]))),
+    CONSTRAINT task_attempts_status_check CHECK ((status = ANY (ARRAY['leased'::text, 'submitted'::text, 'running'::text, 'released'::text, 'completed'::text, 'failed'::text, 'cancelled'::text, 'superseded'::text, 'lost'::text])))
+)
+WITH (fillfactor='80');
+
+CREATE TABLE lockkeeper.tasks (
+    id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
+    agent text NOT NULL,
+    customer text,
+    priority smallint DEFAULT 50 NOT NULL,
+    status text DEFAULT 'enqueued'::text NOT NULL,
+    attempt integer DEFAULT 0 NOT NULL,
+    attempt_id uuid,
+    attempt_unspent boolean DEFAULT false NOT NULL,
+    spared_attempts smallint DEFAULT 0 NOT NULL,
+    max_attempts smallint DEFAULT 3 NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    available_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    deferred boolean DEFAULT false NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    lease_expires_at timestamp with time zone,
+    locked_by text,
+    reserved_tpm bigint DEFAULT 0 NOT NULL,
+    oversized boolean DEFAULT false NOT NULL,
+    estimated_tokens bigint,
+    version integer DEFAULT 1 NOT NULL,
+    verb text DEFAULT 'enqueue'::text NOT NULL,
+    reason text,
+    pages_done integer,
+    pages_total integer,
+    step text,
+    confidence real,
+    document_id uuid,
+    parent_task_id uuid,
+    source_task_id uuid,
+    idempotency_key text,
+    request_digest text,
+    created_by text DEFAULT CURRENT_USER NOT NULL,
+    labels jsonb DEFAULT '{}'::jsonb NOT NULL,
+    input jsonb DEFAULT '{}'::jsonb NOT NULL,
+    error jsonb,
+    result jsonb,
+    CONSTRAINT finished_means_terminal CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text])))),
+    CONSTRAINT leased_means_processing CHECK (((lease_expires_at IS NOT NULL) = (status = 'processing'::text))),
+    CONSTRAINT tasks_estimated_tokens_check CHECK ((estimated_tokens >= 1)),
+    CONSTRAINT tasks_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 100))),
+    CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AND (priority <= 100))),
+    CONSTRAINT tasks_status_check CHECK ((status = ANY (ARRAY['enqueued'::text, 'processing'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
+
+CREATE VIEW lockkeeper.task_costs AS
+ SELECT t.id AS task_id,
+    t.agent,
+    t.customer,
+    t.status,
+    t.created_at,
+    t.finished_at,
+    t.document_id,
+    c.attempts,
+    c.pages,
+    c.input_tokens,
+    c.output_tokens,
+    c.cache_read_tokens,
+    c.cache_write_tokens,
+    c.llm_cost,
+    c.compute_cost,
+    c.retry_cost,
+    COALESCE(c.currency, 'USD'::text) AS currency,
+    COALESCE(c.cost_status, 'pending'::text) AS cost_status
+   FROM (lockkeeper.tasks t
+     LEFT JOIN LATERAL ( SELECT count(*) AS attempts,
+            max(x.pages) AS pages,
+            (sum(x.input_tokens))::bigint AS input_tokens,
+            (sum(x.output_tokens))::bigint AS output_tokens,
+            (sum(x.cache_read_tokens))::bigint AS cache_read_tokens,
+            (sum(x.cache_write_tokens))::bigint AS cache_write_tokens,
+            sum(x.llm_cost) AS llm_cost,
+            sum(x.compute_cost) AS compute_cost,
+            sum((COALESCE(x.llm_cost, (0)::numeric) + COALESCE(x.compute_cost, (0)::numeric))) FILTER (WHERE ((x.status <> 'completed'::text) AND ((x.llm_cost IS NOT NULL) OR (x.compute_cost IS NOT NULL)))) AS retry_cost,
+            min(x.currency) AS currency,
+                CASE
+                    WHEN bool_or((x.cost_status = 'pending'::text)) THEN 'pending'::text
+                    WHEN bool_or((x.cost_status = 'unknown'::text)) THEN 'unknown'::text
+                    WHEN bool_or((x.cost_status = 'partial'::text)) THEN 'partial'::text
+                    ELSE 'final'::text
+                END AS cost_status
+           FROM lockkeeper.task_attempts x
+          WHERE ((x.task_id = t.id) AND (x.status <> 'released'::text))) c ON (true));
+
+CREATE VIEW lockkeeper.task_overview AS
+ SELECT t.id,
+    t.agent,
+    t.customer,
+    t.priority,
+    t.status,
+    t.attempt,
+    t.max_attempts,
+    t.created_at,
+    t.available_at,
+    t.started_at,
+    t.finished_at,
+    t.estimated_tokens,
+    t.version,
+    t.verb,
+    t.reason,
+    t.step,
+    t.pages_done,
+    t.pages_total,
+    t.confidence,
+    t.labels,
+    t.source_task_id,
+    t.parent_task_id,
+    t.created_by,
+    t.error,
+    t.oversized,
+    t.document_id,
+    d.name AS document_name,
+    d.pages AS document_pages,
+    d.bytes AS document_bytes,
+    c.attempts,
+    c.pages,
+    c.input_tokens,
+    c.output_tokens,
+    c.cache_read_tokens,
+    c.cache_write_tokens,
+    c.llm_cost,
+    c.compute_cost,
+    c.retry_cost,
+    c.currency,
+    c.cost_status
+   FROM ((lockkeeper.tasks t
+     LEFT JOIN lockkeeper.documents d ON ((d.id = t.document_id)))
+     LEFT JOIN lockkeeper.task_costs c ON ((c.task_id = t.id)));
+
+CREATE FUNCTION lockkeeper.find_tasks(statuses text[], agents text[], customers text[], from_at timestamp with time zone, to_at timestamp with time zone, with_text text, with_labels jsonb, label_keys text[], before_at timestamp with time zone, before_id uuid, at_most integer) RETURNS SETOF lockkeeper.task_overview
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT o.*
+      FROM lockkeeper.task_overview o
+     WHERE (statuses IS NULL OR o.status = ANY (statuses))
+       AND (agents IS NULL OR o.agent = ANY (agents))
+       AND (customers IS NULL OR o.customer = ANY (customers))
+       AND o.created_at >= coalesce(from_at, '-infinity')
+       AND o.created_at < coalesce(to_at, 'infinity')
+       AND (with_text IS NULL OR o.document_name ILIKE with_text OR o.customer ILIKE with_text
+            OR o.id::text ILIKE with_text)
+       AND (with_labels IS NULL OR o.labels @> with_labels)
+       AND (label_keys IS NULL OR o.labels ?& label_keys)
+       AND (o.created_at, o.id)
+         < (coalesce(before_at, 'infinity'), coalesce(before_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY o.created_at DESC, o.id DESC
+     LIMIT at_most
+$$;
+
+CREATE FUNCTION lockkeeper.guard_limits() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(4951, 1);
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION lockkeeper.log_agent() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    INSERT INTO lockkeeper.agent_changes (agent, version, changed_at, changed_by, settings)
+    VALUES (NEW.name, NEW.version, clock_timestamp(), NEW.updated_by, to_jsonb(NEW) - 'cooldown_until');
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION lockkeeper.log_changed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    INSERT INTO lockkeeper.task_events
+           (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor, reason)
+    SELECT n.id, n.version, clock_timestamp(), n.verb, n.status, n.attempt, n.agent,
+           (n.status = 'processing')::int, CASE n.status WHEN 'processing' THEN n.reserved_tpm ELSE 0 END,
+           lockkeeper.actor(), n.reason
+      FROM fresh n JOIN stale o USING (id)
+     WHERE n.version <> o.version;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION lockkeeper.log_enqueued() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    INSERT INTO lockkeeper.task_events
+           (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor, reason)
+    SELECT id, version, clock_timestamp(), verb, status, attempt, agent, 0, 0, lockkeeper.actor(), reason
+      FROM fresh;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION lockkeeper.refuse_transition() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'task % cannot go from % to %', OLD.id, OLD.status, NEW.status
+        USING ERRCODE = 'LK001', HINT = 'Terminal tasks stay as they are; see docs/state-machine.md.';
+END $$;
+
+CREATE FUNCTION lockkeeper.task_summary(statuses text[], agents text[], customers text[], from_at timestamp with time zone, to_at timestamp with time zone, with_text text, with_labels jsonb, label_keys text[]) RETURNS TABLE(enqueued bigint, processing bigint, completed bigint, failed bigint, cancelled bigint, median_seconds double precision, p95_seconds double precision, confidence double precision, oldest_waiting_at timestamp with time zone, input_tokens bigint, output_tokens bigint, cache_read_tokens bigint, cache_write_tokens bigint, llm_cost numeric, compute_cost numeric, currency text, llm_cost_pending bigint, compute_cost_pending bigint, attempts bigint)
+    LANGUAGE sql STABLE
+    AS $$
+    WITH chosen AS MATERIALIZED (
+        SELECT t.id, t.status, t.confidence, t.created_at, t.finished_at
+          FROM lockkeeper.tasks t
+         WHERE (statuses IS NULL OR t.status = ANY (statuses))
+           AND (agents IS NULL OR t.agent = ANY (agents))
+           AND (customers IS NULL OR t.customer = ANY (customers))
+           AND t.created_at >= coalesce(from_at, '-infinity')
+           AND t.created_at < coalesce(to_at, 'infinity')
+           AND (with_text IS NULL OR t.customer ILIKE with_text OR t.id::text ILIKE with_text
+                OR EXISTS (SELECT FROM lockkeeper.documents d WHERE d.id = t.document_id AND d.name ILIKE with_text))
+           AND (with_labels IS NULL OR t.labels @> with_labels)
+           AND (label_keys IS NULL OR t.labels ?& label_keys)
+    ), counted AS (
+        SELECT count(*) FILTER (WHERE status = 'enqueued') AS enqueued,
+               count(*) FILTER (WHERE status = 'processing') AS processing,
+               count(*) FILTER (WHERE status = 'completed') AS completed,
+               count(*) FILTER (WHERE status = 'failed') AS failed,
+               count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
+               percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - created_at)::float8)
+                   FILTER (WHERE status = 'completed') AS median_seconds,
+               percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - created_at)::float8)
+                   FILTER (WHERE status = 'completed') AS p95_seconds,
+               avg(confidence::float8) FILTER (WHERE status = 'completed') AS confidence,
+               min(created_at) FILTER (WHERE status = 'enqueued') AS oldest_waiting_at
+          FROM chosen
+    ), spent AS (
+        SELECT sum(x.input_tokens)::bigint AS input_tokens, sum(x.output_tokens)::bigint AS output_tokens,
+               sum(x.cache_read_tokens)::bigint AS cache_read_tokens,
+               sum(x.cache_write_tokens)::bigint AS cache_write_tokens,
+               sum(x.llm_cost) AS llm_cost, sum(x.compute_cost) AS compute_cost,
+               coalesce(min(x.currency), 'USD') AS currency,
+               count(*) FILTER (WHERE x.llm_cost IS NULL) AS llm_cost_pending,
+               count(*) FILTER (WHERE x.compute_cost IS NULL) AS compute_cost_pending,
+               count(*) AS attempts
+          FROM chosen c
+          JOIN lockkeeper.task_attempts x ON x.task_id = c.id AND x.status <> 'released'
+    )
+    SELECT c.enqueued, c.processing, c.completed, c.failed, c.cancelled, c.median_seconds, c.p95_seconds,
+           c.confidence, c.oldest_waiting_at, s.input_tokens, s.output_tokens, s.cache_read_tokens,
+           s.cache_write_tokens, s.llm_cost, s.compute_cost, s.currency, s.llm_cost_pending,
+           s.compute_cost_pending, s.attempts
+      FROM counted c, spent s
+$$;
+
+CREATE FUNCTION lockkeeper.waiting(of_task uuid) RETURNS TABLE(reason text, place bigint, estimated_start timestamp with time zone)
+    LANGUAGE sql STABLE
+    AS $$
+    WITH me AS (
+        SELECT t.*, coalesce(t.estimated_tokens, h.default_tokens) AS tokens, h.agent AS known, h.paused,
+               h.cooldown_until, h.slots, h.tokens_left, h.running, h.max_concurrent_tasks, h.max_tpm, h.expected_seconds
+          FROM lockkeeper.tasks t LEFT JOIN lockkeeper.agent_headroom h ON h.agent = t.agent
+         WHERE t.id = of_task AND t.status = 'enqueued'
+    ), ahead AS (
+        SELECT count(*) AS tasks FROM lockkeeper.tasks o, me
+         WHERE o.agent = me.agent AND o.status = 'enqueued' AND NOT o.deferred
+           AND (-o.priority, o.created_at, o.id) < (-me.priority, me.created_at, me.id)
+    )
+    SELECT CASE WHEN me.known IS NULL THEN 'no_such_agent'
+                WHEN me.available_at > lockkeeper.clock() AND me.attempt > 0 THEN 'backoff'
+                WHEN me.available_at > lockkeeper.clock() THEN 'scheduled'
+                WHEN me.paused THEN 'paused'
+                WHEN me.cooldown_until > lockkeeper.clock() THEN 'backoff'
+                WHEN me.slots = 0 OR me.slots <= ahead.tasks THEN 'agent_full'
+                WHEN me.tokens_left < me.tokens AND me.running > 0 THEN 'token_budget'
+                WHEN me.tokens_left = 0 THEN 'token_budget'
+                ELSE 'next' END,
+           ahead.tasks + 1,
+           CASE WHEN me.known IS NULL OR me.paused OR me.max_concurrent_tasks = 0 OR me.max_tpm = 0 THEN NULL
+                ELSE greatest(me.available_at, coalesce(me.cooldown_until, me.available_at), lockkeeper.clock())
+                   + make_interval(secs => me.expected_seconds * floor(greatest(ahead.tasks + 1 - coalesce(me.slots, ahead.tasks + 1), 0)
+                                   / greatest(coalesce(me.max_concurrent_tasks, 1), 1)::numeric)::float8)
+           END
+      FROM me, ahead
+$$;
+
+CREATE FUNCTION lockkeeper.waiting_reasons(of_tasks uuid[]) RETURNS TABLE(task_id uuid, reason text)
+    LANGUAGE sql STABLE
+    AS $$
+    WITH me AS (
+        SELECT t.id, t.agent, t.available_at, t.attempt, t.estimated_tokens
+          FROM lockkeeper.tasks t
+         WHERE t.id = ANY (of_tasks) AND t.status = 'enqueued'
+    ), room AS MATERIALIZED (
+        SELECT h.*
+          FROM (SELECT DISTINCT agent FROM me) named
+          JOIN lockkeeper.agent_headroom h ON h.agent = named.agent
+    )
+    SELECT me.id,
+           CASE WHEN room.agent IS NULL THEN 'no_such_agent'
+                WHEN me.available_at > lockkeeper.clock() AND me.attempt > 0 THEN 'backoff'
+                WHEN me.available_at > lockkeeper.clock() THEN 'scheduled'
+                WHEN room.paused THEN 'paused'
+                WHEN room.cooldown_until > lockkeeper.clock() THEN 'backoff'
+                WHEN room.slots = 0 THEN 'agent_full'
+                WHEN room.tokens_left < coalesce(me.estimated_tokens, room.default_tokens) AND room.running > 0
+                     THEN 'token_budget'
+                WHEN room.tokens_left = 0 THEN 'token_budget'
+                ELSE 'next' END
+      FROM me LEFT JOIN room ON room.agent = me.agent
+$$;
+
+CREATE TABLE lockkeeper.agent_changes (
+    agent text NOT NULL,
+    version bigint NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    changed_by text NOT NULL,
+    settings jsonb NOT NULL
+);
+
+CREATE TABLE lockkeeper.agents (
+    name text NOT NULL,
+    target text NOT NULL,
+    description text DEFAULT ''::text NOT NULL,
+    max_concurrent_tasks integer,
+    max_tpm bigint,
+    lease_seconds integer DEFAULT 300 NOT NULL,
+    max_attempts smallint DEFAULT 3 NOT NULL,
+    expected_seconds integer DEFAULT 60 NOT NULL,
+    max_run_seconds integer DEFAULT 86400 NOT NULL,
+    default_tokens bigint DEFAULT 4000 NOT NULL,
+    tokens_per_page bigint DEFAULT 1500 NOT NULL,
+    backfill boolean DEFAULT false NOT NULL,
+    fair_share boolean DEFAULT false NOT NULL,
+    tasks_per_run smallint DEFAULT 1 NOT NULL,
+    paused boolean DEFAULT false NOT NULL,
+    cooldown_until timestamp with time zone,
+    options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    version bigint DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    updated_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    updated_by text DEFAULT CURRENT_USER NOT NULL,
+    CONSTRAINT agents_default_tokens_check CHECK ((default_tokens >= 1)),
+    CONSTRAINT agents_expected_seconds_check CHECK ((expected_seconds >= 1)),
+    CONSTRAINT agents_lease_seconds_check CHECK (((lease_seconds >= 5) AND (lease_seconds <= 86400))),
+    CONSTRAINT agents_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 100))),
+    CONSTRAINT agents_max_concurrent_tasks_check CHECK ((max_concurrent_tasks >= 0)),
+    CONSTRAINT agents_max_run_seconds_check CHECK ((max_run_seconds >= 10)),
+    CONSTRAINT agents_max_tpm_check CHECK ((max_tpm >= 0)),
+    CONSTRAINT agents_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)),
+    CONSTRAINT agents_target_check CHECK ((target <> ''::text)),
+    CONSTRAINT agents_tasks_per_run_check CHECK (((tasks_per_run >= 1) AND (tasks_per_run <= 100))),
+    CONSTRAINT agents_tokens_per_page_check CHECK ((tokens_per_page >= 1))
+);
+
+CREATE VIEW lockkeeper.agent_headroom AS
+ SELECT a.name AS agent,
+    a.max_concurrent_tasks,
+    a.max_tpm,
+    a.paused,
+    a.cooldown_until,
+    a.default_tokens,
+    a.expected_seconds,
+    a.backfill,
+    a.lease_seconds,
+    live.running,
+    live.reserved_tpm,
+    spent.used_tpm,
+        CASE
+            WHEN (a.max_concurrent_tasks IS NOT NULL) THEN GREATEST((a.max_concurrent_tasks - live.running), (0)::bigint)
+            ELSE NULL::bigint
+        END AS slots,
+        CASE
+            WHEN (a.max_tpm IS NOT NULL) THEN GREATEST(((a.max_tpm - live.reserved_tpm) - spent.used_tpm), (0)::bigint)
+            ELSE NULL::bigint
+        END AS tokens_left
+   FROM ((lockkeeper.agents a
+     CROSS JOIN LATERAL ( SELECT count(*) AS running,
+            (COALESCE(sum(t.reserved_tpm), (0)::numeric))::bigint AS reserved_tpm
+           FROM lockkeeper.tasks t
+          WHERE ((t.agent = a.name) AND (t.status = 'processing'::text))) live)
+     CROSS JOIN LATERAL ( SELECT (COALESCE(sum(ceil(((s.used_tokens)::numeric / GREATEST((EXTRACT(epoch FROM (s.finished_at - COALESCE(s.started_at, s.leased_at))) / (60)::numeric), (1)::numeric)))), (0)::numeric))::bigint AS used_tpm
+           FROM lockkeeper.task_attempts s
+          WHERE ((a.max_tpm IS NOT NULL) AND (s.agent = a.name) AND (s.used_tokens > 0) AND (s.finished_at > (lockkeeper.clock() - '00:01:00'::interval)))) spent);
+
+CREATE VIEW lockkeeper.agent_inputs AS
+ SELECT x.id AS attempt_id,
+    x.task_id,
+    x.attempt,
+    x.status,
+    t.status AS task_status,
+    t.agent,
+    t.customer,
+    t.input,
+    t.labels,
+    a.options,
+    d.id AS document_id,
+    d.name AS document_name,
+    d.volume_path,
+    d.sha256,
+    d.bytes
+   FROM (((lockkeeper.task_attempts x
+     JOIN lockkeeper.tasks t ON ((t.id = x.task_id)))
+     LEFT JOIN lockkeeper.agents a ON ((a.name = t.agent)))
+     LEFT JOIN lockkeeper.documents d ON ((d.id = t.document_id)));
+
+CREATE TABLE lockkeeper.attempt_results (
+    attempt_id uuid NOT NULL,
+    result jsonb NOT NULL,
+    confidence real,
+    pages integer,
+    report jsonb DEFAULT '{}'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
+);
+
+CREATE TABLE lockkeeper.cost_entries (
+    source text NOT NULL,
+    record_id text NOT NULL,
+    attempt_id uuid NOT NULL,
+    task_id uuid NOT NULL,
+    kind text NOT NULL,
+    model text,
+    input_tokens bigint,
+    output_tokens bigint,
+    cache_read_tokens bigint,
+    cache_write_tokens bigint,
+    quantity numeric,
+    unit text,
+    sku text,
+    amount numeric,
+    currency text DEFAULT 'USD'::text NOT NULL,
+    priced_by text,
+    price_id bigint,
+    record_type text,
+    usage_start_at timestamp with time zone,
+    usage_end_at timestamp with time zone,
+    recorded_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    CONSTRAINT cost_entries_kind_check CHECK ((kind = ANY (ARRAY['llm'::text, 'compute'::text]))),
+    CONSTRAINT cost_entries_priced_by_check CHECK ((priced_by = ANY (ARRAY['trace'::text, 'price_table'::text, 'bill'::text]))),
+    CONSTRAINT cost_entries_source_check CHECK ((source = ANY (ARRAY['trace'::text, 'callback'::text, 'billing'::text])))
+);
+
+CREATE TABLE lockkeeper.cost_requests (
+    id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
+    requested_by text NOT NULL,
+    requested_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    from_at timestamp with time zone NOT NULL,
+    to_at timestamp with time zone NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    locked_by text,
+    lease_expires_at timestamp with time zone,
+    attempts_billed integer,
+    records integer,
+    error text,
+    finished_at timestamp with time zone,
+    CONSTRAINT cost_requests_check CHECK ((to_at > from_at)),
+    CONSTRAINT cost_requests_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'running'::text, 'done'::text, 'failed'::text])))
+);
+
+CREATE TABLE lockkeeper.duties (
+    duty text NOT NULL,
+    holder text NOT NULL,
+    term bigint DEFAULT 1 NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
+CREATE TABLE lockkeeper.model_prices (
+    id bigint NOT NULL,
+    model text NOT NULL,
+    currency text DEFAULT 'USD'::text NOT NULL,
+    input_price numeric NOT NULL,
+    output_price numeric NOT NULL,
+    cache_read_price numeric DEFAULT 0 NOT NULL,
+    cache_write_price numeric DEFAULT 0 NOT NULL,
+    valid_from timestamp with time zone NOT NULL,
+    valid_to timestamp with time zone,
+    note text DEFAULT ''::text NOT NULL,
+    CONSTRAINT model_prices_cache_read_price_check CHECK ((cache_read_price >= (0)::numeric)),
+    CONSTRAINT model_prices_cache_write_price_check CHECK ((cache_write_price >= (0)::numeric)),
+    CONSTRAINT model_prices_check CHECK ((valid_to > valid_from)),
+    CONSTRAINT model_prices_input_price_check CHECK ((input_price >= (0)::numeric)),
+    CONSTRAINT model_prices_output_price_check CHECK ((output_price >= (0)::numeric))
+);
+
+ALTER TABLE lockkeeper.model_prices ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME lockkeeper.model_prices_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE lockkeeper.operator_audit (
+    id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
+    at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    actor text NOT NULL,
+    action text NOT NULL,
+    target text NOT NULL,
+    before jsonb,
+    after jsonb,
+    note text
+);
+
+CREATE VIEW lockkeeper.queue_state AS
+ SELECT a.name AS agent,
+    a.paused,
+    h.running,
+    h.max_concurrent_tasks,
+    h.reserved_tpm,
+    h.used_tpm,
+    h.max_tpm,
+    w.waiting,
+    w.deferred,
+    w.oldest_created_at,
+    EXTRACT(epoch FROM (lockkeeper.clock() - w.oldest_created_at)) AS oldest_waiting_seconds
+   FROM ((lockkeeper.agents a
+     JOIN lockkeeper.agent_headroom h ON ((h.agent = a.name)))
+     CROSS JOIN LATERAL ( SELECT count(*) FILTER (WHERE (NOT t.deferred)) AS waiting,
+            count(*) FILTER (WHERE t.deferred) AS deferred,
+            min(t.created_at) FILTER (WHERE (NOT t.deferred)) AS oldest_created_at
+           FROM lockkeeper.tasks t
+          WHERE ((t.agent = a.name) AND (t.status = 'enqueued'::text))) w);
+
+CREATE TABLE lockkeeper.recovered_results (
+    attempt_id uuid NOT NULL,
+    found_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    settled_at timestamp with time zone
+);
+
+CREATE TABLE lockkeeper.replicas (
+    id text NOT NULL,
+    service text NOT NULL,
+    started_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    heartbeat_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    stopped_at timestamp with time zone,
+    info jsonb DEFAULT '{}'::jsonb NOT NULL
+);
+
+CREATE TABLE lockkeeper.task_events (
+    task_id uuid NOT NULL,
+    version integer NOT NULL,
+    at timestamp with time zone NOT NULL,
+    verb text NOT NULL,
+    status text NOT NULL,
+    attempt integer NOT NULL,
+    agent text NOT NULL,
+    running smallint NOT NULL,
+    reserved_tpm bigint NOT NULL,
+    actor text NOT NULL,
+    reason text
+);
+
+ALTER TABLE ONLY lockkeeper.agent_changes
+    ADD CONSTRAINT agent_changes_pkey PRIMARY KEY (agent, version);
+
+ALTER TABLE ONLY lockkeeper.agents
+    ADD CONSTRAINT agents_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY lockkeeper.attempt_results
+    ADD CONSTRAINT attempt_results_pkey PRIMARY KEY (attempt_id);
+
+ALTER TABLE ONLY lockkeeper.cost_entries
+    ADD CONSTRAINT cost_entries_pkey PRIMARY KEY (source, record_id, attempt_id);
+
+ALTER TABLE ONLY lockkeeper.cost_requests
+    ADD CONSTRAINT cost_requests_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.documents
+    ADD CONSTRAINT documents_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.documents
+    ADD CONSTRAINT documents_volume_path_key UNIQUE (volume_path);
+
+ALTER TABLE ONLY lockkeeper.duties
+    ADD CONSTRAINT duties_pkey PRIMARY KEY (duty);
+
+ALTER TABLE ONLY lockkeeper.model_prices
+    ADD CONSTRAINT model_prices_model_currency_valid_from_key UNIQUE (model, currency, valid_from);
+
+ALTER TABLE ONLY lockkeeper.model_prices
+    ADD CONSTRAINT model_prices_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.operator_audit
+    ADD CONSTRAINT operator_audit_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.recovered_results
+    ADD CONSTRAINT recovered_results_pkey PRIMARY KEY (attempt_id);
+
+ALTER TABLE ONLY lockkeeper.replicas
+    ADD CONSTRAINT replicas_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.task_attempts
+    ADD CONSTRAINT task_attempts_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.task_attempts
+    ADD CONSTRAINT task_attempts_task_id_attempt_key UNIQUE (task_id, attempt);
+
+ALTER TABLE ONLY lockkeeper.task_events
+    ADD CONSTRAINT task_events_pkey PRIMARY KEY (task_id, version);
+
+ALTER TABLE ONLY lockkeeper.tasks
+    ADD CONSTRAINT tasks_pkey PRIMARY KEY (id);
+
+CREATE INDEX attempts_spent ON lockkeeper.task_attempts USING btree (agent, finished_at) WHERE (used_tokens > 0);
+
+CREATE INDEX attempts_to_cancel ON lockkeeper.task_attempts USING btree (cancel_requested_at) WHERE ((cancel_requested_at IS NOT NULL) AND (cancel_confirmed_at IS NULL));
+
+CREATE INDEX attempts_to_cost ON lockkeeper.task_attempts USING btree (finished_at) WHERE ((cost_status = 'pending'::text) AND (finished_at IS NOT NULL));
+
+CREATE INDEX cost_entries_by_attempt ON lockkeeper.cost_entries USING btree (attempt_id);
+
+CREATE INDEX cost_requests_open ON lockkeeper.cost_requests USING btree (requested_at) WHERE (status = ANY (ARRAY['pending'::text, 'running'::text]));
+
+CREATE INDEX documents_by_age ON lockkeeper.documents USING btree (created_at DESC, id DESC);
+
+CREATE INDEX documents_by_digest ON lockkeeper.documents USING btree (sha256, created_at);
+
+CREATE INDEX recovered_to_settle ON lockkeeper.recovered_results USING btree (found_at) WHERE (settled_at IS NULL);
+
+CREATE INDEX task_events_by_time ON lockkeeper.task_events USING brin (at) WITH (pages_per_range='16', autosummarize='on');
+
+CREATE INDEX tasks_by_age ON lockkeeper.tasks USING btree (created_at DESC, id DESC);
+
+CREATE INDEX tasks_by_document ON lockkeeper.tasks USING btree (document_id) WHERE (document_id IS NOT NULL);
+
+CREATE INDEX tasks_children ON lockkeeper.tasks USING btree (parent_task_id) WHERE (parent_task_id IS NOT NULL);
+
+CREATE INDEX tasks_deferred ON lockkeeper.tasks USING btree (available_at) WHERE ((status = 'enqueued'::text) AND deferred);
+
+CREATE UNIQUE INDEX tasks_idempotency ON lockkeeper.tasks USING btree (idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+CREATE INDEX tasks_processing ON lockkeeper.tasks USING btree (agent) WHERE (status = 'processing'::text);
+
+CREATE INDEX tasks_ready ON lockkeeper.tasks USING btree (agent, priority DESC, created_at, id) WHERE ((status = 'enqueued'::text) AND (NOT deferred));
+
+CREATE TRIGGER guard_limits BEFORE UPDATE OF max_concurrent_tasks, max_tpm, paused ON lockkeeper.agents FOR EACH ROW WHEN (((old.max_concurrent_tasks IS DISTINCT FROM new.max_concurrent_tasks) OR (old.max_tpm IS DISTINCT FROM new.max_tpm) OR (old.paused <> new.paused))) EXECUTE FUNCTION lockkeeper.guard_limits();
+
+CREATE TRIGGER log_agent_changed AFTER UPDATE ON lockkeeper.agents FOR EACH ROW WHEN ((old.version <> new.version)) EXECUTE FUNCTION lockkeeper.log_agent();
+
+CREATE TRIGGER log_agent_created AFTER INSERT ON lockkeeper.agents FOR EACH ROW EXECUTE FUNCTION lockkeeper.log_agent();
+
+CREATE TRIGGER log_changed AFTER UPDATE ON lockkeeper.tasks REFERENCING OLD TABLE AS stale NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.log_changed();
+
+CREATE TRIGGER log_enqueued AFTER INSERT ON lockkeeper.tasks REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.log_enqueued();
+
+CREATE TRIGGER refuse_transition BEFORE UPDATE OF status ON lockkeeper.tasks FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status || '>'::text) || new.status) <> ALL (ARRAY['enqueued>processing'::text, 'enqueued>completed'::text, 'enqueued>failed'::text, 'enqueued>cancelled'::text, 'processing>enqueued'::text, 'processing>completed'::text, 'processing>failed'::text, 'processing>cancelled'::text])))) EXECUTE FUNCTION lockkeeper.refuse_transition();

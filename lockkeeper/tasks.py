@@ -163,15 +163,20 @@ _verb("reprocess", "Do ended tasks anew, as new tasks.")
 @tasks.command()
 @click.argument("action", type=click.Choice(ACTIONS))
 @filter_options
+@click.option("--all", "every", is_flag=True, help="Mean every task; without any filter this is needed.")
 @click.option("--priority", type=click.IntRange(0, 100), help="The new priority, for reprioritise.")
 @click.option("--yes", is_flag=True, help="Do it. Without this the command only says how many tasks match.")
 @json_option
 @with_api
 def bulk(
-    api: Api, action: str, filters: dict[str, str | None], priority: int | None, *, yes: bool, as_json: bool
-) -> None:
+    api: Api, action: str, filters: dict[str, str | None], priority: int | None,
+    *, every: bool, yes: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Act on every task that the filter matches; a dry run unless --yes is given."""
-    body: Json = {"action": action, "filter": given(filters), "dry_run": not yes}
+    chosen = given(filters)
+    if bool(chosen) == every:
+        raise CommandError("say which tasks: by filters, or --all", 2)
+    body: Json = {"action": action, "filter": chosen or {"all": "true"}, "dry_run": not yes}
     if priority is not None:
         body["priority"] = priority
     answer = api.post("/tasks/bulk", body)

@@ -71,6 +71,22 @@ def down(data: Path) -> None:
     click.echo("dev: stopped")
 
 
+@main.command()
+@data_option
+@click.option("--port", default=FRONT_DOOR_PORT, show_default=True, help="Port of a stack that has to be started.")
+@click.option(
+    "--documents",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of PDFs (default: samples made by the generator).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON line only.")
+def demo(data: Path, port: int, documents: Path | None, *, as_json: bool) -> None:
+    """Parse sample PDFs, show the results, and fail unless each task reached the end that it should."""
+    from deploy.local.demo_story import tell
+
+    sys.exit(tell(StackFolder(data), port, documents, as_json=as_json))
+
+
 @main.command(context_settings={"ignore_unknown_options": True})
 @data_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

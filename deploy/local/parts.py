@@ -128,7 +128,7 @@ PARTS: tuple[Part, ...] = (
     Part("postgres", _postgres, "postgres", scheme="postgresql://", vital=True, grace_seconds=30),
     Part("front_door", _front_door, "connect", vital=True, grace_seconds=5),
     Part("schema", _module("deploy.local.schema", Wiring.schema), "done", needs=("postgres",), vital=True),
-    _service("console", vital=True),
+    _service("console", needs=("front_door",), vital=True),
     Part(
         "workspace",
         _module("deploy.local.workspace", Wiring.workspace),

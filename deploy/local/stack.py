@@ -65,7 +65,7 @@ def run(folder: StackFolder, port: int, names: Sequence[str]) -> int:
     return guarded(body)
 
 
-def start_detached(folder: StackFolder, port: int, names: Sequence[str]) -> int:
+def start_detached(folder: StackFolder, port: int, names: Sequence[str], *, to_stderr: bool = False) -> int:
     """Start a stack of its own session and follow it until its console serves; the exit status."""
     if (pid := folder.holder()) is not None:
         raise StackRunningError(pid)
@@ -81,11 +81,13 @@ def start_detached(folder: StackFolder, port: int, names: Sequence[str]) -> int:
         while True:
             line = lines.readline()
             if line:
-                click.echo(line, nl=False)
+                click.echo(line, nl=False, err=to_stderr)
             elif process.poll() is not None:
                 return process.returncode
             elif _serves(folder):
-                click.echo(f"dev: the stack goes on in the background (pid {process.pid}); ./dev down stops it")
+                click.echo(
+                    f"dev: the stack goes on in the background (pid {process.pid}); ./dev down stops it", err=to_stderr
+                )
                 return 0
             else:
                 time.sleep(0.1)

@@ -176,10 +176,11 @@ class Supervisor:
 
     async def _announce(self) -> None:
         """Say when the console serves, and when nothing is starting any more."""
-        served = [self._running[name] for name in ("front_door", "console") if name in self._running]
-        for running in served:
-            await running.was_ready.wait()
-        self._voice.console_serves(self._wiring.http("front_door"), self._running.values())
+        if "console" in self._running:
+            for name in ("front_door", "console"):
+                if name in self._running:
+                    await self._running[name].was_ready.wait()
+            self._voice.console_serves(self._wiring.http("front_door"), self._running.values())
         for running in self._running.values():
             await running.was_ready.wait()
         self._voice.all_ready()

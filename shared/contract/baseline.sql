@@ -71,6 +71,7 @@ CREATE TABLE lockkeeper.task_attempts (
     cost_status text DEFAULT 'pending'::text NOT NULL,
     cost_checked_at timestamp with time zone,
     cost_checks integer DEFAULT 0 NOT NULL,
+    report jsonb,
     CONSTRAINT attempt_finished_means_terminal CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'superseded'::text, 'lost'::text])))),
     CONSTRAINT task_attempts_cost_status_check CHECK ((cost_status = ANY (ARRAY['pending'::text, 'partial'::text, 'final'::text, 'unknown'::text]))),
     CONSTRAINT task_attempts_status_check CHECK ((status = ANY (ARRAY['leased'::text, 'submitted'::text, 'running'::text, 'released'::text, 'completed'::text, 'failed'::text, 'cancelled'::text, 'superseded'::text, 'lost'::text])))
@@ -699,6 +700,8 @@ CREATE INDEX task_events_by_time ON lockkeeper.task_events USING brin (at) WITH 
 CREATE INDEX tasks_by_age ON lockkeeper.tasks USING btree (created_at DESC, id DESC);
 
 CREATE INDEX tasks_by_document ON lockkeeper.tasks USING btree (document_id) WHERE (document_id IS NOT NULL);
+
+CREATE INDEX tasks_by_source ON lockkeeper.tasks USING btree (source_task_id) WHERE (source_task_id IS NOT NULL);
 
 CREATE INDEX tasks_children ON lockkeeper.tasks USING btree (parent_task_id) WHERE (parent_task_id IS NOT NULL);
 

@@ -6,6 +6,8 @@ CREATE INDEX tasks_by_age ON lockkeeper.tasks (created_at DESC, id DESC);
 -- Finds what changed lately at next to no cost for the writers: the log grows at its end.
 CREATE INDEX task_events_by_time ON lockkeeper.task_events USING brin (at)
     WITH (pages_per_range = 16, autosummarize = on);
+-- The retries of a task, and what was done anew from it.
+CREATE INDEX tasks_by_source ON lockkeeper.tasks (source_task_id) WHERE source_task_id IS NOT NULL;
 CREATE INDEX documents_by_age ON lockkeeper.documents (created_at DESC, id DESC);
 
 CREATE VIEW lockkeeper.task_overview AS

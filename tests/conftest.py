@@ -14,6 +14,7 @@ import pytest
 from shared.contract.ownership import role_of
 from shared.db.pool import Database, connect
 from tests.support.postgres import PostgresServer
+from tests.support.workspace import WorkspaceDouble
 
 _numbers = itertools.count(1)
 
@@ -66,3 +67,21 @@ async def database(postgres: PostgresServer) -> AsyncIterator[TestDatabase]:
     finally:
         await owner.close()
         await postgres.drop(name)
+
+
+@pytest.fixture(scope="session")
+def shared_workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkspaceDouble]:
+    """One workspace double for the session; its runs never start by themselves."""
+    double = WorkspaceDouble(tmp_path_factory.mktemp("workspace"))
+    yield double
+    double.stop()
+
+
+@pytest.fixture
+def workspace(shared_workspace: WorkspaceDouble, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkspaceDouble]:
+    """The session's workspace without faults, and an environment in which the SDK finds it."""
+    for name, value in shared_workspace.environment().items():
+        monkeypatch.setenv(name, value)
+    shared_workspace.mend()
+    yield shared_workspace
+    shared_workspace.mend()

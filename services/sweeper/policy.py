@@ -68,7 +68,7 @@ def judge(attempt: OverdueAttempt, answer: Answer | None) -> Judgement:
 
 def _ended(attempt: OverdueAttempt, answer: Answer) -> Judgement:
     said = f": {answer.message}" if answer.message else ""
-    word = answer.code.lower() or "ended"
+    word = answer.code.lower().removeprefix("run_") or "ended"
     if answer.verdict == "never_started":
         return Judgement(Finding.NEVER_STARTED, f"run_{word}", f"run {attempt.run_id} was never started{said}")
     if answer.verdict == "hopeless":

@@ -96,6 +96,7 @@ ROLES: dict[str, ServiceRole] = {
                     "trace_state",
                     "error",
                     "usage",
+                    "report",
                     "cancel_requested_at",
                 ),
             ),

@@ -164,7 +164,10 @@ def describe(run: Run) -> RunState:
     return RunState(
         run_id=int(run.run_id or 0),
         phase=phase,
-        code=(termination or result or life_cycle or current or "NO_STATE").upper(),
+        # The termination code of a run that ran out of time says less than its result does.
+        code=(
+            "TIMEDOUT" if result == "TIMEDOUT" else termination or result or life_cycle or current or "NO_STATE"
+        ).upper(),
         message=details or (old.state_message if old else None) or "",
         task_run_id=tasks[0].run_id if tasks else None,
     )

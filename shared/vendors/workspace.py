@@ -92,6 +92,9 @@ def translate(error: Exception) -> LockkeeperError:
         if _is_transient(error):
             return TransientError(str(error), reason=_word(error), retry_after_seconds=retry_after)
         return RejectedError(str(error), reason=_word(error))
+    if isinstance(error, TimeoutError) and isinstance(error.__cause__, DatabricksError):
+        # The SDK's own retries ran out; what the service said last is the reason, not the clock.
+        return translate(error.__cause__)
     match error:
         case TimeoutError():
             ours = TransientError(str(error.__cause__ or error) or "timed out", reason="deadline")

@@ -51,7 +51,7 @@ async def examine(url: str) -> list[Finding]:
     except (OSError, asyncpg.PostgresError, TimeoutError, ValueError) as error:
         return [Finding("database", "broken", f"not reached: {error}".strip())]
     try:
-        version = ".".join(str(part) for part in connection.get_server_version()[:2])
+        version = await connection.fetchval("SHOW server_version")
         milliseconds = (time.monotonic() - began) * 1000
         findings = [Finding("database", "ok", f"Postgres {version}, reached in {milliseconds:.0f} ms")]
         for check in (_schema, _roles, _clock, _replicas, _agents, _invariants):

@@ -15,7 +15,7 @@ from typing import Any
 import pypdfium2
 
 HEADER_WITHIN_BYTES = 1024
-READABLE_CHARACTERS = 40
+READABLE_CHARACTERS = 15
 """Fewer on all pages together are a stamp or noise, not a text to hold the agent to."""
 PASSING_REASONS = frozenset(
     {"agent_error", "interrupted", "lease_exhausted", "model_throttled", "model_unavailable", "workspace_unavailable"}

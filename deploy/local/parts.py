@@ -49,7 +49,8 @@ class Part:
 
 def _environment(own: Environment) -> Environment:
     """A part inherits a person's own settings, unless the stack gives its own."""
-    return dict(os.environ) | {"PYTHONUNBUFFERED": "1", "NO_PROXY": f"{LOOPBACK},localhost"} | own
+    ours = {"PYTHONUNBUFFERED": "1", "NO_PROXY": f"{LOOPBACK},localhost", "DO_NOT_TRACK": "true"}
+    return dict(os.environ) | ours | own
 
 
 def _program(name: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.conftest import TestDatabase
 from tests.support.postgres import free_port
 from tests.support.stack import CHECKOUT, StackProcess, alive
 
@@ -116,6 +117,15 @@ def test_the_front_door_is_friendly_while_the_console_is_not_there(stack: StackP
         answer = b"".join(iter(lambda: door.recv(65536), b"")).decode()
     assert answer.startswith("HTTP/1.1 503")
     assert "Lockkeeper is starting" in answer
+
+
+def test_a_database_that_is_given_is_used_and_none_is_started(tmp_path: Path, database: TestDatabase) -> None:
+    stack = StackProcess(tmp_path / "data", free_port(), "schema", LOCKKEEPER_DATABASE_URL=database.url()).start()
+    try:
+        assert [part["name"] for part in stack.description()["parts"]] == ["schema"]
+        assert stack.description()["database_url"] == database.url()
+    finally:
+        stack.destroy()
 
 
 def test_a_port_in_use_is_named(folder: Path) -> None:

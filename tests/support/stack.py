@@ -21,10 +21,11 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 class StackProcess:
     """One `up` in a folder, and what the test can see of it from outside."""
 
-    def __init__(self, folder: Path, port: int, *only: str) -> None:
+    def __init__(self, folder: Path, port: int, *only: str, **environment: str) -> None:
         self.folder = folder
         self.port = port
         self._only = ",".join(only)
+        self._environment = {**os.environ, **environment}
         self.output = folder.with_suffix(".out")
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -37,7 +38,9 @@ class StackProcess:
 
     def start(self, seconds: float = 60) -> StackProcess:
         with self.output.open("wb") as output:
-            self.process = subprocess.Popen(self.up(), stdout=output, stderr=output, cwd=CHECKOUT)
+            self.process = subprocess.Popen(
+                self.up(), stdout=output, stderr=output, cwd=CHECKOUT, env=self._environment
+            )
         self.wait(lambda: self.states() <= {"ready", "done"} and bool(self.states()), seconds)
         return self
 

@@ -1,6 +1,17 @@
 -- The whole schema, to read. Made from the migrations; a test holds the two equal.
 
+CREATE SCHEMA agent_ops;
+
+CREATE SCHEMA agent_policy;
+
 CREATE SCHEMA lockkeeper;
+
+CREATE FUNCTION agent_ops.refuse_reopening() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION '% cannot leave its terminal state', TG_TABLE_NAME USING ERRCODE = 'LK001';
+END $$;
 
 CREATE FUNCTION lockkeeper.actor() RETURNS text
     LANGUAGE sql STABLE
@@ -387,6 +398,277 @@ CREATE FUNCTION lockkeeper.waiting_reasons(of_tasks uuid[]) RETURNS TABLE(task_i
       FROM me LEFT JOIN room ON room.agent = me.agent
 $$;
 
+CREATE TABLE agent_ops.agent_messages (
+    message_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    turn smallint NOT NULL,
+    "position" smallint NOT NULL,
+    role text NOT NULL,
+    state text NOT NULL,
+    content text DEFAULT ''::text NOT NULL,
+    tool_calls jsonb DEFAULT '[]'::jsonb NOT NULL,
+    reading jsonb,
+    raw jsonb,
+    model text,
+    input_tokens bigint,
+    output_tokens bigint,
+    cache_read_tokens bigint,
+    trace_id text,
+    error jsonb,
+    fence integer DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    finished_at timestamp with time zone,
+    CONSTRAINT agent_messages_role_check CHECK ((role = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text]))),
+    CONSTRAINT agent_messages_state_check CHECK ((state = ANY (ARRAY['running'::text, 'complete'::text, 'failed'::text])))
+);
+
+ALTER TABLE ONLY agent_ops.agent_messages REPLICA IDENTITY FULL;
+
+CREATE TABLE agent_ops.agent_review_decisions (
+    decision_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    review_id uuid NOT NULL,
+    decision text NOT NULL,
+    note text DEFAULT ''::text NOT NULL,
+    reviewer text NOT NULL,
+    path text NOT NULL,
+    status text NOT NULL,
+    effect text,
+    refusal text,
+    message text,
+    turn smallint,
+    delivery_attempts integer DEFAULT 0 NOT NULL,
+    next_delivery_at timestamp with time zone,
+    received_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    decided_at timestamp with time zone,
+    CONSTRAINT agent_review_decisions_decision_check CHECK ((decision = ANY (ARRAY['approve'::text, 'deny'::text, 'request_more_info'::text]))),
+    CONSTRAINT agent_review_decisions_effect_check CHECK ((effect = ANY (ARRAY['decided'::text, 'first_approval'::text]))),
+    CONSTRAINT agent_review_decisions_path_check CHECK ((path = ANY (ARRAY['update'::text, 'signal'::text]))),
+    CONSTRAINT agent_review_decisions_status_check CHECK ((status = ANY (ARRAY['received'::text, 'accepted'::text, 'refused'::text]))),
+    CONSTRAINT decided_means_settled CHECK (((decided_at IS NOT NULL) = (status = ANY (ARRAY['accepted'::text, 'refused'::text])))),
+    CONSTRAINT refused_has_a_reason CHECK (((refusal IS NOT NULL) = (status = 'refused'::text)))
+);
+
+ALTER TABLE ONLY agent_ops.agent_review_decisions REPLICA IDENTITY FULL;
+
+CREATE TABLE agent_ops.agent_runs (
+    run_id uuid NOT NULL,
+    workflow_id text NOT NULL,
+    temporal_run_id text,
+    user_name text NOT NULL,
+    applicant text NOT NULL,
+    amount numeric NOT NULL,
+    purpose text NOT NULL,
+    model text NOT NULL,
+    turn_limit smallint NOT NULL,
+    request jsonb NOT NULL,
+    options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    idempotency_key text,
+    request_digest text NOT NULL,
+    state text DEFAULT 'starting'::text NOT NULL,
+    outcome text,
+    turn smallint DEFAULT 0 NOT NULL,
+    seq integer DEFAULT 0 NOT NULL,
+    review_id uuid,
+    review_opened_at timestamp with time zone,
+    review_expires_at timestamp with time zone,
+    review_reminded_at timestamp with time zone,
+    recommendation jsonb,
+    policy jsonb,
+    input_tokens bigint DEFAULT 0 NOT NULL,
+    output_tokens bigint DEFAULT 0 NOT NULL,
+    cache_read_tokens bigint DEFAULT 0 NOT NULL,
+    error jsonb,
+    start_attempts integer DEFAULT 0 NOT NULL,
+    next_start_at timestamp with time zone,
+    cancel_requested_at timestamp with time zone,
+    cancel_requested_by text,
+    next_cancel_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    updated_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    CONSTRAINT agent_runs_amount_check CHECK ((amount > (0)::numeric)),
+    CONSTRAINT agent_runs_outcome_check CHECK ((outcome = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'failed'::text]))),
+    CONSTRAINT agent_runs_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'awaiting_review'::text, 'completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
+    CONSTRAINT agent_runs_turn_limit_check CHECK (((turn_limit >= 1) AND (turn_limit <= 100))),
+    CONSTRAINT run_finished_means_terminal CHECK (((finished_at IS NOT NULL) = (state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))))
+);
+
+ALTER TABLE ONLY agent_ops.agent_runs REPLICA IDENTITY FULL;
+
+CREATE TABLE agent_ops.agent_tool_calls (
+    tool_call_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    turn smallint NOT NULL,
+    "position" smallint NOT NULL,
+    tool text NOT NULL,
+    message_id uuid,
+    arguments jsonb DEFAULT '{}'::jsonb NOT NULL,
+    state text NOT NULL,
+    result jsonb,
+    error jsonb,
+    fence integer NOT NULL,
+    attempt integer NOT NULL,
+    worker text,
+    started_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    finished_at timestamp with time zone,
+    CONSTRAINT agent_tool_calls_state_check CHECK ((state = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text]))),
+    CONSTRAINT tool_call_finished_means_terminal CHECK (((finished_at IS NOT NULL) = (state = ANY (ARRAY['succeeded'::text, 'failed'::text]))))
+);
+
+ALTER TABLE ONLY agent_ops.agent_tool_calls REPLICA IDENTITY FULL;
+
+CREATE TABLE agent_ops.events (
+    event_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    turn smallint NOT NULL,
+    name text NOT NULL,
+    at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    details jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT events_name_check CHECK ((name ~ '^agent\.[a-z_]+$'::text))
+);
+
+ALTER TABLE ONLY agent_ops.events REPLICA IDENTITY FULL;
+
+CREATE TABLE agent_ops.metrics (
+    metric_id uuid NOT NULL,
+    workflow_id text NOT NULL,
+    run_id uuid NOT NULL,
+    turn smallint NOT NULL,
+    activity text NOT NULL,
+    step_id uuid NOT NULL,
+    round integer NOT NULL,
+    attempt integer NOT NULL,
+    fence integer NOT NULL,
+    outcome text NOT NULL,
+    error jsonb,
+    worker text,
+    payload_bytes integer,
+    input_tokens bigint,
+    output_tokens bigint,
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    finished_at timestamp with time zone,
+    CONSTRAINT metrics_outcome_check CHECK ((outcome = ANY (ARRAY['running'::text, 'succeeded'::text, 'reused'::text, 'failed'::text, 'lost'::text])))
+);
+
+ALTER TABLE ONLY agent_ops.metrics REPLICA IDENTITY FULL;
+
+CREATE TABLE lockkeeper.cost_entries (
+    source text NOT NULL,
+    record_id text NOT NULL,
+    attempt_id uuid NOT NULL,
+    task_id uuid NOT NULL,
+    kind text NOT NULL,
+    model text,
+    input_tokens bigint,
+    output_tokens bigint,
+    cache_read_tokens bigint,
+    cache_write_tokens bigint,
+    quantity numeric,
+    unit text,
+    sku text,
+    amount numeric,
+    currency text DEFAULT 'USD'::text NOT NULL,
+    priced_by text,
+    price_id bigint,
+    record_type text,
+    usage_start_at timestamp with time zone,
+    usage_end_at timestamp with time zone,
+    recorded_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    CONSTRAINT cost_entries_kind_check CHECK ((kind = ANY (ARRAY['llm'::text, 'compute'::text]))),
+    CONSTRAINT cost_entries_priced_by_check CHECK ((priced_by = ANY (ARRAY['trace'::text, 'price_table'::text, 'bill'::text])))
+);
+
+CREATE VIEW agent_ops.run_overview AS
+ SELECT r.run_id,
+    r.workflow_id,
+    r.temporal_run_id,
+    r.user_name,
+    r.applicant,
+    r.amount,
+    r.purpose,
+    r.model,
+    r.turn,
+    r.turn_limit,
+    r.state,
+    r.outcome,
+    r.review_id,
+    r.review_opened_at,
+    r.review_expires_at,
+    r.review_reminded_at,
+    r.recommendation,
+    r.policy,
+    r.input_tokens,
+    r.output_tokens,
+    r.cache_read_tokens,
+    r.error,
+    r.request,
+    r.options,
+    r.start_attempts,
+    r.cancel_requested_at,
+    r.created_at,
+    r.started_at,
+    r.finished_at,
+    r.updated_at,
+    step.activity,
+    step.attempt,
+    step.started_at AS activity_started_at,
+    step.last_error,
+    COALESCE(tools.failed, (0)::bigint) AS failed_tools,
+    COALESCE(steps.retries, (0)::bigint) AS retries,
+    cost.llm_cost,
+        CASE
+            WHEN (r.state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])) THEN r.state
+            WHEN (r.cancel_requested_at IS NOT NULL) THEN 'cancelling'::text
+            WHEN ((r.state = 'starting'::text) AND (r.start_attempts > 0)) THEN 'waiting_for_temporal'::text
+            WHEN (r.state = 'starting'::text) THEN 'starting'::text
+            WHEN (r.state = 'awaiting_review'::text) THEN 'waiting_for_person'::text
+            WHEN ((step.last_error ->> 'type'::text) = 'database_unavailable'::text) THEN 'database_fault'::text
+            WHEN ((step.outcome = ANY (ARRAY['failed'::text, 'lost'::text])) OR (step.attempt > 1) OR (step.round > 1)) THEN 'retrying_activity'::text
+            WHEN (tools.failed > 0) THEN 'failed_tool'::text
+            ELSE 'working'::text
+        END AS condition
+   FROM ((((agent_ops.agent_runs r
+     LEFT JOIN LATERAL ( SELECT m.activity,
+            m.attempt,
+            m.round,
+            m.outcome,
+            m.started_at,
+            COALESCE(m.error, ( SELECT p.error
+                   FROM agent_ops.metrics p
+                  WHERE ((p.run_id = r.run_id) AND (p.step_id = m.step_id) AND (p.error IS NOT NULL))
+                  ORDER BY p.fence DESC
+                 LIMIT 1)) AS last_error
+           FROM agent_ops.metrics m
+          WHERE ((m.run_id = r.run_id) AND (m.turn = r.turn))
+          ORDER BY m.started_at DESC
+         LIMIT 1) step ON ((r.state = 'running'::text)))
+     LEFT JOIN LATERAL ( SELECT count(*) AS failed
+           FROM agent_ops.agent_tool_calls t
+          WHERE ((t.run_id = r.run_id) AND (t.turn = r.turn) AND (t.state = 'failed'::text))) tools ON (true))
+     LEFT JOIN LATERAL ( SELECT count(*) AS retries
+           FROM agent_ops.metrics m
+          WHERE ((m.run_id = r.run_id) AND ((m.attempt > 1) OR (m.round > 1)))) steps ON (true))
+     LEFT JOIN LATERAL ( SELECT sum(c.amount) AS llm_cost
+           FROM (agent_ops.agent_messages s
+             JOIN lockkeeper.cost_entries c ON (((c.attempt_id = s.message_id) AND (c.source = 'underwriting'::text))))
+          WHERE (s.run_id = r.run_id)) cost ON (true));
+
+CREATE TABLE agent_policy.underwriting_policy_limits (
+    purpose text NOT NULL,
+    policy_name text NOT NULL,
+    policy_version text NOT NULL,
+    minimum_score integer NOT NULL,
+    automatic_approval_dti numeric NOT NULL,
+    hard_reject_score integer NOT NULL,
+    hard_reject_dti numeric NOT NULL,
+    source text DEFAULT 'unity_catalog'::text NOT NULL,
+    synced_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+ALTER TABLE ONLY agent_policy.underwriting_policy_limits REPLICA IDENTITY FULL;
+
 CREATE TABLE lockkeeper.agent_changes (
     agent text NOT NULL,
     version bigint NOT NULL,
@@ -488,33 +770,6 @@ CREATE TABLE lockkeeper.attempt_results (
     pages integer,
     report jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
-);
-
-CREATE TABLE lockkeeper.cost_entries (
-    source text NOT NULL,
-    record_id text NOT NULL,
-    attempt_id uuid NOT NULL,
-    task_id uuid NOT NULL,
-    kind text NOT NULL,
-    model text,
-    input_tokens bigint,
-    output_tokens bigint,
-    cache_read_tokens bigint,
-    cache_write_tokens bigint,
-    quantity numeric,
-    unit text,
-    sku text,
-    amount numeric,
-    currency text DEFAULT 'USD'::text NOT NULL,
-    priced_by text,
-    price_id bigint,
-    record_type text,
-    usage_start_at timestamp with time zone,
-    usage_end_at timestamp with time zone,
-    recorded_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
-    CONSTRAINT cost_entries_kind_check CHECK ((kind = ANY (ARRAY['llm'::text, 'compute'::text]))),
-    CONSTRAINT cost_entries_priced_by_check CHECK ((priced_by = ANY (ARRAY['trace'::text, 'price_table'::text, 'bill'::text]))),
-    CONSTRAINT cost_entries_source_check CHECK ((source = ANY (ARRAY['trace'::text, 'callback'::text, 'billing'::text])))
 );
 
 CREATE TABLE lockkeeper.cost_requests (
@@ -628,6 +883,33 @@ CREATE TABLE lockkeeper.task_events (
     reason text
 );
 
+ALTER TABLE ONLY agent_ops.agent_messages
+    ADD CONSTRAINT agent_messages_pkey PRIMARY KEY (message_id);
+
+ALTER TABLE ONLY agent_ops.agent_review_decisions
+    ADD CONSTRAINT agent_review_decisions_pkey PRIMARY KEY (decision_id);
+
+ALTER TABLE ONLY agent_ops.agent_runs
+    ADD CONSTRAINT agent_runs_idempotency_key_key UNIQUE (idempotency_key);
+
+ALTER TABLE ONLY agent_ops.agent_runs
+    ADD CONSTRAINT agent_runs_pkey PRIMARY KEY (run_id);
+
+ALTER TABLE ONLY agent_ops.agent_runs
+    ADD CONSTRAINT agent_runs_workflow_id_key UNIQUE (workflow_id);
+
+ALTER TABLE ONLY agent_ops.agent_tool_calls
+    ADD CONSTRAINT agent_tool_calls_pkey PRIMARY KEY (tool_call_id);
+
+ALTER TABLE ONLY agent_ops.events
+    ADD CONSTRAINT events_pkey PRIMARY KEY (event_id);
+
+ALTER TABLE ONLY agent_ops.metrics
+    ADD CONSTRAINT metrics_pkey PRIMARY KEY (metric_id);
+
+ALTER TABLE ONLY agent_policy.underwriting_policy_limits
+    ADD CONSTRAINT underwriting_policy_limits_pkey PRIMARY KEY (purpose);
+
 ALTER TABLE ONLY lockkeeper.agent_changes
     ADD CONSTRAINT agent_changes_pkey PRIMARY KEY (agent, version);
 
@@ -639,6 +921,9 @@ ALTER TABLE ONLY lockkeeper.attempt_results
 
 ALTER TABLE ONLY lockkeeper.cost_entries
     ADD CONSTRAINT cost_entries_pkey PRIMARY KEY (source, record_id, attempt_id);
+
+ALTER TABLE lockkeeper.cost_entries
+    ADD CONSTRAINT cost_entries_source_check CHECK ((source = ANY (ARRAY['trace'::text, 'callback'::text, 'billing'::text, 'underwriting'::text]))) NOT VALID;
 
 ALTER TABLE ONLY lockkeeper.cost_requests
     ADD CONSTRAINT cost_requests_pkey PRIMARY KEY (id);
@@ -679,6 +964,32 @@ ALTER TABLE ONLY lockkeeper.task_events
 ALTER TABLE ONLY lockkeeper.tasks
     ADD CONSTRAINT tasks_pkey PRIMARY KEY (id);
 
+CREATE INDEX decisions_by_run ON agent_ops.agent_review_decisions USING btree (run_id, received_at);
+
+CREATE INDEX decisions_to_deliver ON agent_ops.agent_review_decisions USING btree (next_delivery_at) WHERE (status = 'received'::text);
+
+CREATE INDEX events_by_run ON agent_ops.events USING btree (run_id, at);
+
+CREATE INDEX messages_by_run ON agent_ops.agent_messages USING btree (run_id, turn, "position");
+
+CREATE INDEX metrics_by_run ON agent_ops.metrics USING btree (run_id, started_at);
+
+CREATE INDEX metrics_by_time ON agent_ops.metrics USING btree (started_at);
+
+CREATE INDEX metrics_open ON agent_ops.metrics USING btree (run_id, step_id) WHERE (outcome = 'running'::text);
+
+CREATE UNIQUE INDEX one_deciding_decision ON agent_ops.agent_review_decisions USING btree (review_id) WHERE (effect = 'decided'::text);
+
+CREATE INDEX runs_by_age ON agent_ops.agent_runs USING btree (created_at DESC, run_id DESC);
+
+CREATE INDEX runs_by_user ON agent_ops.agent_runs USING btree (user_name, created_at DESC, run_id DESC);
+
+CREATE INDEX runs_to_cancel ON agent_ops.agent_runs USING btree (next_cancel_at) WHERE (next_cancel_at IS NOT NULL);
+
+CREATE INDEX runs_to_start ON agent_ops.agent_runs USING btree (next_start_at) WHERE (next_start_at IS NOT NULL);
+
+CREATE INDEX tool_calls_by_run ON agent_ops.agent_tool_calls USING btree (run_id, turn, "position");
+
 CREATE INDEX attempts_spent ON lockkeeper.task_attempts USING btree (agent, finished_at) WHERE (used_tokens > 0);
 
 CREATE INDEX attempts_to_cancel ON lockkeeper.task_attempts USING btree (cancel_requested_at) WHERE ((cancel_requested_at IS NOT NULL) AND (cancel_confirmed_at IS NULL));
@@ -712,6 +1023,14 @@ CREATE UNIQUE INDEX tasks_idempotency ON lockkeeper.tasks USING btree (idempoten
 CREATE INDEX tasks_processing ON lockkeeper.tasks USING btree (agent) WHERE (status = 'processing'::text);
 
 CREATE INDEX tasks_ready ON lockkeeper.tasks USING btree (agent, priority DESC, created_at, id) WHERE ((status = 'enqueued'::text) AND (NOT deferred));
+
+CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_messages FOR EACH ROW WHEN (((old.state = ANY (ARRAY['complete'::text, 'failed'::text])) AND (old.state <> new.state))) EXECUTE FUNCTION agent_ops.refuse_reopening();
+
+CREATE TRIGGER refuse_reopening BEFORE UPDATE OF status ON agent_ops.agent_review_decisions FOR EACH ROW WHEN (((old.status = ANY (ARRAY['accepted'::text, 'refused'::text])) AND (old.status <> new.status))) EXECUTE FUNCTION agent_ops.refuse_reopening();
+
+CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_runs FOR EACH ROW WHEN (((old.state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text])) AND (old.state <> new.state))) EXECUTE FUNCTION agent_ops.refuse_reopening();
+
+CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_tool_calls FOR EACH ROW WHEN (((old.state = ANY (ARRAY['succeeded'::text, 'failed'::text])) AND (old.state <> new.state))) EXECUTE FUNCTION agent_ops.refuse_reopening();
 
 CREATE TRIGGER guard_limits BEFORE UPDATE OF max_concurrent_tasks, max_tpm, paused ON lockkeeper.agents FOR EACH ROW WHEN (((old.max_concurrent_tasks IS DISTINCT FROM new.max_concurrent_tasks) OR (old.max_tpm IS DISTINCT FROM new.max_tpm) OR (old.paused <> new.paused))) EXECUTE FUNCTION lockkeeper.guard_limits();
 

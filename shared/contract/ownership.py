@@ -10,11 +10,17 @@ from dataclasses import dataclass, field
 
 OWNER_ROLE = "lockkeeper_owner"
 READER_ROLE = "lockkeeper_reader"
+SCHEMAS = ("lockkeeper", "agent_ops", "agent_policy")
+READABLE = ("task_costs", "queue_state", "agent_ops.run_overview")
+"""Views for people and BI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of one role on one table; `update` names columns, all of them when it is `("*",)`."""
+    """The rights of one role on one table; `update` names columns, all of them when it is `("*",)`.
+
+    A table without a schema is one of `lockkeeper`.
+    """
 
     table: str
     insert: bool = False
@@ -35,6 +41,15 @@ _QUEUE = ("agents", "tasks", "task_attempts", "task_events", "replicas", "docume
 _COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs", "task_overview")
 _REPLICA = Grant("replicas", insert=True, update=("*",))
 _REQUEUE = ("status", "oversized", "available_at", "deferred", "attempt_unspent", "finished_at", "error", *_LEASE)
+_RUNS = (
+    "agent_ops.agent_runs",
+    "agent_ops.agent_messages",
+    "agent_ops.agent_tool_calls",
+    "agent_ops.agent_review_decisions",
+    "agent_ops.events",
+    "agent_ops.metrics",
+)
+_SETTLE = ("status", "effect", "refusal", "message", "turn", "decided_at")
 
 ROLES: dict[str, ServiceRole] = {
     "dispatcher": ServiceRole(
@@ -144,6 +159,72 @@ ROLES: dict[str, ServiceRole] = {
         ),
     ),
     "document_agent": ServiceRole(("agent_inputs", "attempt_results"), (Grant("attempt_results", insert=True),)),
+    "underwriting_worker": ServiceRole(
+        (*_RUNS, "agent_policy.underwriting_policy_limits", "replicas", "model_prices", "cost_entries"),
+        (
+            _REPLICA,
+            Grant("cost_entries", insert=True),
+            Grant(
+                "agent_ops.agent_runs",
+                update=(
+                    "state",
+                    "outcome",
+                    "turn",
+                    "seq",
+                    "temporal_run_id",
+                    "review_id",
+                    "review_opened_at",
+                    "review_expires_at",
+                    "review_reminded_at",
+                    "recommendation",
+                    "policy",
+                    "input_tokens",
+                    "output_tokens",
+                    "cache_read_tokens",
+                    "error",
+                    "next_start_at",
+                    "next_cancel_at",
+                    "started_at",
+                    "finished_at",
+                    "updated_at",
+                ),
+            ),
+            Grant("agent_ops.agent_messages", insert=True, update=("*",)),
+            Grant("agent_ops.agent_tool_calls", insert=True, update=("*",)),
+            Grant("agent_ops.agent_review_decisions", insert=True, update=_SETTLE),
+            Grant("agent_ops.events", insert=True),
+            Grant("agent_ops.metrics", insert=True, update=("*",)),
+        ),
+    ),
+    "underwriting_api": ServiceRole(
+        (*_RUNS, "agent_ops.run_overview", "agent_policy.underwriting_policy_limits", "replicas"),
+        (
+            _REPLICA,
+            Grant(
+                "agent_ops.agent_runs",
+                insert=True,
+                update=(
+                    "state",
+                    "outcome",
+                    "error",
+                    "finished_at",
+                    "updated_at",
+                    "temporal_run_id",
+                    "start_attempts",
+                    "next_start_at",
+                    "cancel_requested_at",
+                    "cancel_requested_by",
+                    "next_cancel_at",
+                ),
+            ),
+            Grant(
+                "agent_ops.agent_review_decisions",
+                insert=True,
+                update=(*_SETTLE, "delivery_attempts", "next_delivery_at"),
+            ),
+            Grant("agent_ops.events", insert=True),
+        ),
+    ),
 }
 
 
@@ -154,23 +235,32 @@ def role_of(service: str) -> str:
 
 def grant_statements() -> list[str]:
     """The whole set of grants as SQL, idempotent: everything is revoked first."""
-    schema = "lockkeeper"
-    groups = [role_of(name) for name in ROLES] + [READER_ROLE]
+    groups = ", ".join([*map(role_of, ROLES), READER_ROLE])
     statements = [
-        f"REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC, {', '.join(groups)}",
-        f"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC",
-        f"GRANT USAGE ON SCHEMA {schema} TO {', '.join(groups)}",
-        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {', '.join(groups)}",
-        f"GRANT SELECT ON {schema}.task_costs, {schema}.queue_state TO {READER_ROLE}",
+        statement
+        for schema in SCHEMAS
+        for statement in (
+            f"REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC, {groups}",
+            f"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC",
+            f"GRANT USAGE ON SCHEMA {schema} TO {groups}",
+            f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {groups}",
+        )
     ]
+    readable = ", ".join(map(qualified, READABLE))
+    statements.append(f"GRANT SELECT ON {readable} TO {READER_ROLE}")
     for name, role in ROLES.items():
-        tables = ", ".join(f"{schema}.{table}" for table in role.reads)
+        tables = ", ".join(map(qualified, role.reads))
         statements.append(f"GRANT SELECT ON {tables} TO {role_of(name)}")
-        statements += [_grant(schema, role_of(name), grant) for grant in role.writes]
+        statements += [_grant(role_of(name), grant) for grant in role.writes]
     return statements
 
 
-def _grant(schema: str, role: str, grant: Grant) -> str:
+def qualified(table: str) -> str:
+    """The table with its schema."""
+    return table if "." in table else f"lockkeeper.{table}"
+
+
+def _grant(role: str, grant: Grant) -> str:
     rights = []
     if grant.insert:
         rights.append("INSERT")
@@ -178,4 +268,4 @@ def _grant(schema: str, role: str, grant: Grant) -> str:
         rights.append("UPDATE" if grant.update == ("*",) else f"UPDATE ({', '.join(dict.fromkeys(grant.update))})")
     if grant.delete:
         rights.append("DELETE")
-    return f"GRANT {', '.join(rights)} ON {schema}.{grant.table} TO {role}"
+    return f"GRANT {', '.join(rights)} ON {qualified(grant.table)} TO {role}"

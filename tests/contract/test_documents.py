@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from shared.contract.lifecycle import mermaid
+from shared.contract.ownership import SCHEMAS
 from tests.conftest import TestDatabase
 from tests.support.postgres import binaries
 from tests.support.statements import ROOT
@@ -40,7 +41,7 @@ def test_baseline_equals_the_migrations(database: TestDatabase) -> None:
     if database.server.version != 18:
         return  # the dump's wording follows the version; the schema is the same text
     dumped = subprocess.run(
-        [binaries(18) / "pg_dump", "--schema-only", "--no-owner", "--no-privileges", "--schema=lockkeeper",
+        [binaries(18) / "pg_dump", "--schema-only", "--no-owner", "--no-privileges", *(f"--schema={schema}" for schema in SCHEMAS),
          "--exclude-table=lockkeeper.migrations", database.url()],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip

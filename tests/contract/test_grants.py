@@ -3,17 +3,17 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from shared.contract.ownership import ROLES, role_of
+from shared.contract.ownership import ROLES, SCHEMAS, qualified, role_of
 from tests.conftest import TestDatabase
 
 _RIGHTS = """
-SELECT c.relname AS table, p.right,
+SELECT c.relnamespace::regnamespace || '.' || c.relname AS table, p.right,
        has_table_privilege($1, c.oid, p.right) AS whole,
        coalesce((SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND p.right IN ('INSERT', 'UPDATE')
            AND has_column_privilege($1, c.oid, a.attnum, p.right)), '{}') AS columns
   FROM pg_class c, unnest(ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE']) AS p ("right")
- WHERE c.relnamespace = 'lockkeeper'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+ WHERE c.relnamespace::regnamespace::text = ANY ($2) AND c.relkind IN ('r', 'p', 'v')
 """
 
 
@@ -22,12 +22,12 @@ async def test_a_role_may_write_exactly_what_the_contract_gives_it(database: Tes
     allowed: dict[tuple[str, str], set[str]] = {}
     for grant in ROLES[service].writes:
         if grant.insert:
-            allowed.setdefault((grant.table, "INSERT"), set()).add("*")
+            allowed.setdefault((qualified(grant.table), "INSERT"), set()).add("*")
         if grant.delete:
-            allowed.setdefault((grant.table, "DELETE"), set()).add("*")
+            allowed.setdefault((qualified(grant.table), "DELETE"), set()).add("*")
         if grant.update:
-            allowed.setdefault((grant.table, "UPDATE"), set()).update(grant.update)
-    for row in await database.owner.fetch(_RIGHTS, role_of(service)):
+            allowed.setdefault((qualified(grant.table), "UPDATE"), set()).update(grant.update)
+    for row in await database.owner.fetch(_RIGHTS, role_of(service), list(SCHEMAS)):
         columns = allowed.get((row["table"], row["right"]), set())
         where = f"{service} {row['right']} {row['table']}"
         if "*" in columns:
@@ -52,6 +52,14 @@ async def test_a_role_may_write_exactly_what_the_contract_gives_it(database: Tes
         ("console", "UPDATE lockkeeper.tasks SET result = '{}'"),
         ("console", "UPDATE lockkeeper.operator_audit SET actor = 'nobody'"),
         ("console", "DELETE FROM lockkeeper.tasks"),
+        ("underwriting_worker", "UPDATE agent_policy.underwriting_policy_limits SET minimum_score = 0"),
+        ("underwriting_worker", "UPDATE agent_ops.agent_runs SET amount = 1"),
+        ("underwriting_worker", "UPDATE lockkeeper.cost_entries SET amount = 0"),
+        ("underwriting_worker", "DELETE FROM agent_ops.agent_review_decisions"),
+        ("underwriting_api", "UPDATE agent_ops.agent_runs SET recommendation = NULL"),
+        ("underwriting_api", "UPDATE agent_ops.agent_review_decisions SET reviewer = 'nobody'"),
+        ("underwriting_api", "SELECT * FROM lockkeeper.tasks"),
+        ("console", "UPDATE agent_ops.agent_runs SET state = 'completed'"),
         ("document_agent", "UPDATE lockkeeper.tasks SET status = 'completed'"),
         ("document_agent", "SELECT * FROM lockkeeper.tasks"),
         ("document_agent", "UPDATE lockkeeper.attempt_results SET confidence = 1"),

@@ -4,6 +4,7 @@ import asyncpg
 import pytest
 
 from shared.contract.lifecycle import TRANSITIONS
+from shared.contract.ownership import SCHEMAS
 from shared.db.statements import Statement
 from tests.conftest import TestDatabase
 from tests.support.statements import ROOT, role_service, statements
@@ -54,5 +55,6 @@ def test_sql_text_stands_only_in_sql_files() -> None:
     """No statement on our tables hides in Python code of a service."""
     for path in ROOT.glob("services/**/*.py"):
         text = path.read_text(encoding="utf-8")
-        for verb in ("INSERT INTO lockkeeper.", "UPDATE lockkeeper.", "DELETE FROM lockkeeper.", "FROM lockkeeper."):
-            assert verb not in text, f"{path.relative_to(ROOT)} holds SQL"
+        for schema in SCHEMAS:
+            for verb in ("INSERT INTO", "UPDATE", "DELETE FROM", "FROM"):
+                assert f"{verb} {schema}." not in text, f"{path.relative_to(ROOT)} holds SQL"

@@ -76,7 +76,8 @@ def translated(statement: str, parameters: Sequence[Mapping[str, Any]]) -> Query
         raise StatementError("BAD_REQUEST", "the workspace double runs queries only")
     local = {common.alias_or_name.lower() for common in tree.find_all(exp.CTE)}
     read = {name for table in tree.find_all(exp.Table) if (name := _resolve(table, local))}
-    tree = tree.transform(lambda node: _replaced(node, values))
+    # In two passes: a rewritten call still holds its parameters.
+    tree = tree.transform(_rewritten).transform(lambda node: _bound(node, values))
     return Query(tree.sql(dialect="duckdb"), frozenset(read))
 
 
@@ -92,15 +93,20 @@ def _resolve(table: exp.Table, local: set[str]) -> str | None:
     return name
 
 
-def _replaced(node: exp.Expression, values: Mapping[str, Mapping[str, Any]]) -> exp.Expression:
+def _bound(node: exp.Expression, values: Mapping[str, Mapping[str, Any]]) -> exp.Expression:
     if isinstance(node, exp.Placeholder) and node.this:
         if node.this not in values:
             raise StatementError("BAD_REQUEST", f"[UNBOUND_SQL_PARAMETER] Found the unbound parameter: {node.this}.")
         return _literal(values[node.this])
+    return node
+
+
+def _rewritten(node: exp.Expression) -> exp.Expression:
     if isinstance(node, exp.Column) and node.args.get("catalog") is not None:
         node.set("catalog", None)
-    if isinstance(node, exp.Anonymous) and node.name.lower() == "from_json":
-        return _from_json(node)
+    if isinstance(node, exp.FromJson) and node.expression is not None:
+        # from_json(text, 'array<string>'): DuckDB casts JSON to the wanted type instead.
+        return exp.cast(exp.cast(node.this, "JSON", dialect="duckdb"), node.expression.name, dialect="databricks")
     return node
 
 
@@ -109,12 +115,6 @@ def _literal(parameter: Mapping[str, Any]) -> exp.Expression:
     if value is None:
         return exp.cast(exp.null(), kind, dialect="databricks")
     return exp.cast(exp.Literal.string(str(value)), kind, dialect="databricks")
-
-
-def _from_json(call: exp.Anonymous) -> exp.Expression:
-    # from_json(text, 'array<string>'): DuckDB casts JSON to the wanted type instead.
-    text, schema = call.expressions[0], call.expressions[1]
-    return exp.cast(exp.cast(text, "JSON", dialect="duckdb"), schema.name, dialect="databricks")
 
 
 class Warehouse:
@@ -137,6 +137,8 @@ class Warehouse:
             try:
                 for name, rows in tables.items():
                     _load(connection, name, rows)
+                # From here on the statement of a caller runs: it sees the tables and nothing of this machine.
+                connection.execute("SET enable_external_access = false")
                 connection.execute(query.text)
                 description, found = connection.description or [], connection.fetchall()
             except duckdb.Error as error:

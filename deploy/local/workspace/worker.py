@@ -58,6 +58,7 @@ def main() -> None:
     descriptor, options = int(sys.argv[1]), json.loads(sys.argv[2])
     die_with(options["parent"])
     os.nice(options["nice"])
+    os.set_inheritable(descriptor, False)  # what a run starts must not hold the line open
     channel = socket.socket(fileno=descriptor)
     sys.path.insert(0, options["code_dir"])
     for target in options["entry_points"].values():
@@ -84,9 +85,15 @@ def die_with(parent: int) -> None:
 
 
 def preload(target: str) -> None:
-    """Import the module behind an entry point now; if that fails, the run that needs it will say why."""
+    """Import the module behind an entry point now, and call its ``warm_up`` if it has one.
+
+    If that fails, the run that needs it will say why.
+    """
     try:
-        importlib.import_module(target.partition(":")[0])
+        module = importlib.import_module(target.partition(":")[0])
+        warm_up = getattr(module, "warm_up", None)
+        if callable(warm_up):
+            warm_up()
     except Exception:  # noqa: BLE001 - any failure of foreign code belongs to the run, not to the warm-up
         traceback.print_exc()
 

@@ -26,10 +26,10 @@ _SCALES = {
     "thousand": 3, "tsd": 3, "mil": 3, "million": 6, "millions": 6, "mio": 6, "millones": 6, "millón": 6,
     "billion": 9, "mrd": 9,
 }  # fmt: skip
-_SCALE = rf"(?:\s(?P<scale>{'|'.join(sorted(_SCALES, key=len, reverse=True))})\b\.?)?"
+_SCALE = rf"(?:\s(?P<{{name}}>{'|'.join(sorted(_SCALES, key=len, reverse=True))})\b\.?)?"
 _AMOUNT = re.compile(
-    rf"(?P<minus>-\s?)?(?P<before>{_CURRENCY})\s?(?P<minus2>-)?(?P<first>{_NUMBER})(?![\w%]){_SCALE}"
-    rf"|(?<![\w.,/-])(?P<minus3>-)?(?P<second>{_NUMBER})\s?(?P<after>{_CURRENCY})(?!\w)",
+    rf"(?P<minus>-\s?)?(?P<before>{_CURRENCY})\s?(?P<minus2>-)?(?P<first>{_NUMBER})(?![\w%]){_SCALE.format(name='scale')}"
+    rf"|(?<![\w.,/-])(?P<minus3>-)?(?P<second>{_NUMBER}){_SCALE.format(name='scale2')}\s?(?P<after>{_CURRENCY})(?!\w)",
     re.IGNORECASE,
 )
 _PLAIN = re.compile(rf"(?<![\w./-])(-?(?:{_NUMBER}))(?![\w%/-])")
@@ -102,8 +102,8 @@ def _with_currency(document: Document) -> Iterator[Amount]:
     for match in _AMOUNT.finditer(document.text):
         number = match["first"] or match["second"]
         value = parse_number(number, comma_decimals=comma_decimals)
-        if match["scale"]:
-            value = value.scaleb(_SCALES[match["scale"].lower()])
+        if scale := match["scale"] or match["scale2"]:
+            value = value.scaleb(_SCALES[scale.lower()])
         if match["minus"] or match["minus2"] or match["minus3"]:
             value = -value
         line = document.lines[document.index_at(match.start())]

@@ -46,7 +46,11 @@ _HEADING = re.compile(
     re.IGNORECASE,
 )
 # ("Provider"), (hereinafter "Client"), (the Lessor): the role by which the contract goes on to call a party.
-_DEFINED = r"\s*\(\s*(?:the |hereinafter |nachfolgend |en adelante )*[\"“„'«]?(?P<{role}>[\w \-]{{2,30}})[\"”“'»]?[^()]{{0,30}}\)"
+_DEFINED = (
+    r"\s*\(\s*(?:the |hereinafter |nachfolgend |en adelante )*[\"“„'«]?"
+    r"(?P<{role}>[\w \-]{{2,30}})"
+    r"[\"”“'»]?[^()]{{0,30}}\)"
+)  # fmt: skip
 _PARTY = r"(?P<{name}>[^\n;:]{{3,120}}?(?:\n[^\n;:]{{1,80}}?)??)"
 _BETWEEN = re.compile(
     r"\b(?:by and between|between|zwischen|entre)\s+(?:the\s+)?"

@@ -1,0 +1,1 @@
+"""Benchmarks: one JSON line each, named as scripts and charts know them."""

@@ -1,0 +1,188 @@
+-- The callback receiver's statements: settle what agents report, in rounds.
+-- A round is one transaction: lock_reported, then settle_endings and extend_leases in later statements,
+-- whose snapshots see everything that committed before the locks were had.
+
+-- name: lock_reported
+-- Take the row locks under which the later statements decide.
+-- locks: tasks by id; a row that somebody else holds is left out and asked for again in a later round, so
+--        one stuck task keeps nobody else waiting and no two rounds can wait for each other
+-- returns: the attempts that may be settled now, with their tasks
+SELECT x.id AS attempt_id, t.id AS task_id
+  FROM lockkeeper.task_attempts x
+  JOIN lockkeeper.tasks t ON t.id = x.task_id
+ WHERE x.id = ANY ($1::uuid[])
+ ORDER BY t.id
+   FOR NO KEY UPDATE OF t SKIP LOCKED
+
+-- name: find_attempts
+-- Which of the attempts that could not be locked exist at all.
+SELECT x.id
+  FROM lockkeeper.task_attempts x
+  JOIN lockkeeper.tasks t ON t.id = x.task_id
+ WHERE x.id = ANY ($1::uuid[])
+
+-- name: settle_endings
+-- Record how attempts ended and move their tasks on; at most one report per task in one call.
+-- owner: callback_receiver     transition: complete, fail, retry
+-- fence: attempt id; an attempt speaks once, and a task that is over stays as it is
+-- locks: tasks by lock_reported, then task_attempts
+-- returns: one row per report: what it did, and the attempt's settled outcome
+WITH given AS MATERIALIZED (
+    -- One document instead of an array per column: the driver spends less on it than on anything else here.
+    SELECT *
+      FROM jsonb_to_recordset($1::jsonb) AS g (
+           attempt_id uuid, succeeded boolean, result jsonb, result_stored boolean, confidence real, pages int,
+           trace_id text, trace_state text, usage jsonb, used_tokens bigint, error jsonb, retryable boolean,
+           retry_after float8, report jsonb)
+), seen AS MATERIALIZED (
+    SELECT g.attempt_id, g.succeeded, g.retryable, x.task_id, x.status AS was, t.status AS task_was, t.agent,
+           -- Set by every report and by nothing else.
+           x.trace_state IS NOT NULL AS has_spoken,
+           t.status IN ('completed', 'failed', 'cancelled') AS is_over,
+           t.attempt_id = x.id AS is_current,
+           t.attempt - t.spared_attempts < t.max_attempts AS has_attempts_left,
+           NOT coalesce(g.result_stored, false) OR g.result IS NOT NULL OR EXISTS (
+               SELECT FROM lockkeeper.attempt_results r WHERE r.attempt_id = g.attempt_id) AS has_result
+      FROM given g
+      JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
+      JOIN lockkeeper.tasks t ON t.id = x.task_id
+), judged AS MATERIALIZED (
+    SELECT s.*,
+           CASE WHEN s.has_spoken THEN 'settled'
+                WHEN s.is_over OR s.was IN ('completed', 'failed', 'cancelled', 'superseded') THEN 'note'
+                WHEN s.succeeded AND NOT s.has_result THEN 'result_missing'
+                -- Whatever happened to the attempt meanwhile (put back, lost, overtaken): the first success wins.
+                WHEN s.succeeded THEN 'complete'
+                -- Somebody else has the task, or it waits for its next attempt anyway.
+                WHEN NOT s.is_current OR s.was = 'lost' AND s.retryable THEN 'record'
+                WHEN s.retryable AND s.has_attempts_left THEN 'retry'
+                ELSE 'fail' END AS verdict
+      FROM seen s
+), ended AS MATERIALIZED (
+    SELECT j.*,
+           CASE WHEN j.verdict = 'complete' THEN 'completed'
+                WHEN j.verdict IN ('retry', 'fail') THEN 'failed'
+                WHEN j.verdict = 'record' AND j.was <> 'lost' THEN 'failed'
+                WHEN j.verdict = 'note' AND j.was IN ('leased', 'submitted', 'running', 'released')
+                THEN CASE j.task_was WHEN 'cancelled' THEN 'cancelled' ELSE 'superseded' END
+                ELSE j.was END AS outcome
+      FROM judged j
+), attempt AS (
+    UPDATE lockkeeper.task_attempts x
+       SET status = e.outcome,
+           finished_at = CASE WHEN x.status = e.outcome THEN x.finished_at ELSE lockkeeper.clock() END,
+           pages = coalesce(g.pages, x.pages),
+           trace_id = g.trace_id, trace_state = g.trace_state,
+           usage = g.usage, report = g.report,
+           used_tokens = CASE
+               WHEN g.used_tokens IS NOT NULL THEN g.used_tokens
+               -- Nothing was said: it keeps weighing as it was reserved. A failure may have used nothing.
+               WHEN e.verdict = 'complete' THEN ceil(x.reserved_tpm * greatest(1, extract(
+                    epoch FROM lockkeeper.clock() - coalesce(x.started_at, x.leased_at)) / 60))
+               ELSE x.used_tokens END,
+           error = CASE e.verdict WHEN 'complete' THEN NULL
+                                  WHEN 'note' THEN coalesce(x.error, g.error) ELSE g.error END
+      FROM ended e JOIN given g ON g.attempt_id = e.attempt_id
+     WHERE x.id = e.attempt_id AND e.verdict NOT IN ('settled', 'result_missing')
+), task AS (
+    UPDATE lockkeeper.tasks t
+       SET status = CASE e.verdict WHEN 'complete' THEN 'completed' WHEN 'fail' THEN 'failed' ELSE 'enqueued' END,
+           finished_at = CASE WHEN e.verdict <> 'retry' THEN lockkeeper.clock() END,
+           result = CASE e.verdict WHEN 'complete' THEN coalesce(g.result, (
+               SELECT r.result FROM lockkeeper.attempt_results r
+                WHERE r.attempt_id = e.attempt_id AND g.result_stored)) END,
+           confidence = CASE e.verdict WHEN 'complete' THEN g.confidence END,
+           error = CASE e.verdict WHEN 'fail' THEN g.error END,
+           pages_done = CASE e.verdict WHEN 'complete' THEN coalesce(g.pages, t.pages_done) WHEN 'fail' THEN t.pages_done END,
+           pages_total = CASE e.verdict WHEN 'complete' THEN coalesce(g.pages, t.pages_total) ELSE t.pages_total END,
+           step = NULL,
+           available_at = CASE e.verdict WHEN 'retry' THEN lockkeeper.clock() + greatest(
+               lockkeeper.backoff(t.attempt, random()), make_interval(secs => coalesce(g.retry_after, 0)))
+               ELSE t.available_at END,
+           deferred = e.verdict = 'retry',
+           -- Put back while it ran in truth: it has been spent after all.
+           attempt_unspent = false,
+           locked_by = NULL, lease_expires_at = NULL, reserved_tpm = 0,
+           version = t.version + 1, verb = e.verdict,
+           reason = CASE WHEN e.verdict <> 'complete' THEN g.error ->> 'reason'
+                         WHEN NOT e.is_current OR e.was IN ('lost', 'released') THEN 'late_success' END
+      FROM ended e JOIN given g ON g.attempt_id = e.attempt_id
+     WHERE t.id = e.task_id AND e.verdict IN ('complete', 'fail', 'retry')
+), superseded AS (
+    UPDATE lockkeeper.task_attempts n
+       SET status = 'superseded', finished_at = lockkeeper.clock(),
+           -- Its run may have started although its id is not known yet; a dispatcher asks until it is over.
+           cancel_requested_at = coalesce(n.cancel_requested_at, lockkeeper.clock()),
+           used_tokens = CASE WHEN n.submitted_at IS NULL THEN 0 ELSE n.reserved_tpm END
+      FROM ended e
+     WHERE e.verdict = 'complete' AND n.task_id = e.task_id AND n.id <> e.attempt_id
+       AND n.status IN ('leased', 'submitted', 'running', 'released')
+    RETURNING n.id, n.task_id
+)
+SELECT e.attempt_id, e.task_id, e.agent, e.verdict, e.outcome,
+       (SELECT array_agg(s.id) FROM superseded s WHERE s.task_id = e.task_id) AS superseded
+  FROM ended e
+
+-- name: extend_leases
+-- Heartbeats: extend the lease of live attempts and move the progress bar, never backwards.
+-- owner: callback_receiver
+-- fence: attempt id; only the task's current attempt, and only while it holds the lease
+-- locks: tasks by lock_reported, then task_attempts
+-- returns: one row per heartbeat: whether it counted, and whether the agent should stop
+WITH given AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset($1::jsonb) AS g (attempt_id uuid, pages_done int, pages_total int, step text)
+), seen AS MATERIALIZED (
+    SELECT g.*, x.task_id, t.agent, x.status AS was,
+           x.status IN ('leased', 'submitted', 'running', 'released') AS is_open,
+           -- A new attempt starts at its own first page, wherever the last one got to.
+           x.started_at IS NULL AS is_first,
+           t.attempt_id = x.id AND t.status = 'processing'
+               AND x.status IN ('leased', 'submitted', 'running') AS is_live,
+           x.cancel_requested_at IS NOT NULL OR t.attempt_id <> x.id
+               OR t.status IN ('completed', 'failed', 'cancelled') AS is_unwanted
+      FROM given g
+      JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
+      JOIN lockkeeper.tasks t ON t.id = x.task_id
+), attempt AS (
+    UPDATE lockkeeper.task_attempts x
+       SET status = 'running', started_at = coalesce(x.started_at, lockkeeper.clock())
+      FROM seen s
+     WHERE x.id = s.attempt_id AND s.is_live AND (s.is_first OR x.status <> 'running')
+), task AS (
+    -- No new version: a progress bar is not a turn of the task's life, and events would drown in it.
+    UPDATE lockkeeper.tasks t
+       SET lease_expires_at = greatest(t.lease_expires_at, lockkeeper.clock() + make_interval(secs => coalesce(
+               (SELECT a.lease_seconds FROM lockkeeper.agents a WHERE a.name = t.agent), 300))),
+           pages_done = CASE WHEN s.is_first THEN s.pages_done ELSE greatest(t.pages_done, s.pages_done) END,
+           pages_total = CASE WHEN s.is_first THEN coalesce(s.pages_total, t.pages_total)
+                              ELSE greatest(t.pages_total, s.pages_total) END,
+           step = CASE WHEN s.is_first OR coalesce(s.pages_done >= t.pages_done, true)
+                       THEN coalesce(s.step, t.step) ELSE t.step END
+      FROM seen s
+     WHERE t.id = s.task_id AND s.is_live
+)
+SELECT attempt_id, task_id, agent,
+       CASE WHEN is_live THEN 'extend' ELSE 'ignore' END AS verdict,
+       CASE WHEN is_open THEN 'running' ELSE was END AS outcome,
+       is_unwanted OR NOT is_open AS cancel_requested
+  FROM seen
+
+-- name: take_recovered
+-- Results that the sweeper found without a callback.
+-- locks: recovered_results, skipping what another replica settles
+SELECT r.attempt_id, s.attempt_id IS NOT NULL AS is_there, s.confidence, s.pages, s.report
+  FROM lockkeeper.recovered_results r
+  LEFT JOIN lockkeeper.attempt_results s ON s.attempt_id = r.attempt_id
+ WHERE r.settled_at IS NULL
+ ORDER BY r.found_at
+ LIMIT $1
+   FOR NO KEY UPDATE OF r SKIP LOCKED
+
+-- name: stamp_recovered
+-- These are dealt with.
+-- owner: callback_receiver
+UPDATE lockkeeper.recovered_results SET settled_at = lockkeeper.clock() WHERE attempt_id = ANY ($1::uuid[])
+
+-- name: read_clock
+-- The database's clock, in seconds since 1970.
+SELECT extract(epoch FROM lockkeeper.clock())::float8

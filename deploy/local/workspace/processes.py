@@ -15,7 +15,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from deploy.local.workspace.worker import Ended, Options, Order
@@ -86,9 +86,11 @@ class WarmProcess:
         return ended
 
     async def gone(self) -> int:
-        """Wait until the process has ended; its return code."""
+        """Wait until the process has ended, and end whatever it left behind; its return code."""
         code = await self._process.wait()
         self._writer.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         return code
 
     async def stop(self, grace_seconds: float) -> None:
@@ -107,10 +109,8 @@ class WarmProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and whatever it started; it may be gone already."""
         if self.is_alive:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-            except ProcessLookupError:
-                return
 
     async def _line(self) -> bytes:
         try:

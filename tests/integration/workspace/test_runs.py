@@ -47,6 +47,13 @@ async def test_after_a_killed_process_the_next_run_has_a_fresh_one(story: Story)
     assert await story.end(await story.start(job_id)) == ("TERMINATED", "SUCCESS", "SUCCESS")
 
 
+async def test_what_a_killed_process_started_is_ended_too(story: Story, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    await story.end(await story.start(story.job(), mode="leave_child", touch=str(mark)))
+    child = int(mark.read_text())
+    await until(lambda: not _alive(child))
+
+
 async def test_a_process_killed_while_idle_harms_no_run(story: Story, double: WorkspaceDouble) -> None:
     health = await until(lambda: double.http.get("/health").json()["processes"]["idle"] == 2 or None)
     assert health

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,10 @@ def main() -> None:
         case "vanish":
             os._exit(0)
         case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "leave_child":
+            child = subprocess.Popen(["/bin/sleep", "60"])
+            Path(given.touch).write_text(f"{child.pid}")
             os.kill(os.getpid(), signal.SIGKILL)
         case "sleep":
             time.sleep(60)

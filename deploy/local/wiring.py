@@ -18,7 +18,7 @@ from deploy.local.folder import LOOPBACK, StackFolder
 from shared.contract.ownership import ROLES, role_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SERVICES = tuple(name for name in ROLES if name != "document_agent")
+SERVICES = ("console", "callback_receiver", "notifier", "dispatcher", "sweeper", "cost_attributor")
 ADMINISTRATOR = "lockkeeper"
 """The service principal that sets the workspace up."""
 CALLBACK_KEY_ID = "local-1"

@@ -9,6 +9,7 @@ from deploy.local.front_door import configuration
 from deploy.local.parts import PARTS, port_names
 from deploy.local.stack import UnknownPartError, select
 from deploy.local.wiring import SERVICES, Wiring
+from shared.contract.ownership import ROLES
 
 
 @pytest.fixture
@@ -18,8 +19,9 @@ def wiring(tmp_path: Path) -> Wiring:
     return Wiring(folder, {name: 20_000 + index for index, name in enumerate(port_names())})
 
 
-def test_every_service_of_the_contract_is_a_part() -> None:
+def test_every_service_is_a_part_and_has_its_role() -> None:
     assert set(SERVICES) <= {part.name for part in PARTS}
+    assert set(SERVICES) <= set(ROLES)
 
 
 def test_parts_need_and_follow_parts_that_stand_before_them() -> None:

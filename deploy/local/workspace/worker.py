@@ -8,7 +8,6 @@ called without arguments and reads ``sys.argv``, its return value is ignored, an
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.metadata
 import inspect
@@ -24,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
-_PR_SET_PDEATHSIG = 1
+from deploy.local.process import tie_to_parent
 
 
 class Options(TypedDict):
@@ -56,7 +55,7 @@ class Ended(TypedDict):
 def main() -> None:
     """Serve orders until the socket closes."""
     descriptor, options = int(sys.argv[1]), json.loads(sys.argv[2])
-    die_with(options["parent"])
+    tie_to_parent(options["parent"], signal.SIGKILL)
     os.nice(options["nice"])
     os.set_inheritable(descriptor, False)  # what a run starts must not hold the line open
     channel = socket.socket(fileno=descriptor)
@@ -74,14 +73,6 @@ def main() -> None:
 def answer(channel: socket.socket, message: object) -> None:
     """Send one line."""
     channel.sendall(json.dumps(message).encode() + b"\n")
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel to end this process when its parent dies, also by ``kill -9``."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            sys.exit(1)
 
 
 def preload(target: str) -> None:

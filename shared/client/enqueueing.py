@@ -1,0 +1,183 @@
+"""Enqueue one task or many in one statement, inside the caller's transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from shared.contract.channels import Channel
+from shared.contract.errors import ConflictError, RejectedError, TransientError
+from shared.contract.ids import uuid7
+from shared.contract.text import clean_json, clean_text
+from shared.db.notes import encode
+from shared.db.pool import Connection
+from shared.db.statements import load
+
+_SQL = {name: statement.sql for name, statement in load("shared.client").items()}
+_AGENT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_NAMED_IN_NOTES = 500
+"""More new tasks than this are noted as a whole: naming each would cost more than looking at everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """A task to enqueue. Priority is 0 to 100, higher first; without `available_at` it may start at once.
+
+    The same idempotency key and content stand for the same task for ever. `estimated_tokens` is worked out
+    from the document, or is the agent's default; `max_attempts` is the agent's unless given.
+    """
+
+    agent: str
+    input: dict[str, Any] = field(default_factory=dict)
+    document_id: UUID | None = None
+    customer: str | None = None
+    priority: int = 50
+    idempotency_key: str | None = None
+    available_at: datetime | None = None
+    max_attempts: int | None = None
+    labels: dict[str, Any] = field(default_factory=dict)
+    estimated_tokens: int | None = None
+
+
+async def enqueue(
+    connection: Connection,
+    *,
+    agent: str,
+    input: dict[str, Any] | None = None,  # noqa: A002 - the column's name
+    document_id: UUID | None = None,
+    customer: str | None = None,
+    priority: int = 50,
+    idempotency_key: str | None = None,
+    available_at: datetime | None = None,
+    max_attempts: int | None = None,
+    labels: dict[str, Any] | None = None,
+    estimated_tokens: int | None = None,
+) -> UUID:
+    """The id of the new task, or of the one that the idempotency key stands for already.
+
+    Belongs to the connection's transaction; dispatchers are told when it commits. Raises RejectedError for a
+    value that does not fit or an agent that does not exist, ConflictError for a key that stands for other
+    content; after either the transaction is still usable. The driver's own errors pass through.
+    """
+    task = NewTask(
+        agent=agent, input=input or {}, document_id=document_id, customer=customer, priority=priority,
+        idempotency_key=idempotency_key, available_at=available_at, max_attempts=max_attempts, labels=labels or {},
+        estimated_tokens=estimated_tokens,
+    )  # fmt: skip
+    return (await enqueue_many(connection, [task]))[0]
+
+
+async def enqueue_many(connection: Connection, tasks: Iterable[NewTask]) -> list[UUID]:
+    """The ids of these tasks in their order, which is also the order in which equals are started.
+
+    One statement for all of them: either all are enqueued or, when this raises, none. Errors as in `enqueue`.
+    A few thousand at a time is a good size.
+    """
+    wanted = list(tasks)
+    if not wanted:
+        return []
+    # Ids in order, so that equals start in the order given; new ones, so that they land at the index's edge.
+    ids = sorted(uuid7() for _ in wanted)
+    rows = [_row(task_id, task) for task_id, task in zip(ids, wanted, strict=True)]
+    if len(rows) == 1 or not any(task.idempotency_key for task in wanted):
+        return await _insert(connection, wanted, rows)
+    # A key that stands for other content takes back the rows beside it, and nothing of the caller's.
+    async with connection.transaction():
+        return await _insert(connection, wanted, rows)
+
+
+async def _insert(connection: Connection, wanted: Sequence[NewTask], rows: Sequence[tuple[Any, ...]]) -> list[UUID]:
+    ids = [row[0] for row in rows]
+    channels, payloads = _notes(wanted, ids)
+    answer = await connection.fetchrow(
+        _SQL["enqueue_tasks"], *map(list, zip(*rows, strict=True)), channels, payloads
+    )  # fmt: skip
+    if answer is None:
+        raise AssertionError("the statement gives one row")
+    if answer["unknown_agents"]:
+        raise RejectedError(f"there is no agent {', '.join(answer['unknown_agents'])}", reason="unknown_agent")
+    if answer["taken"]:
+        return await _with_standing(connection, rows, frozenset(answer["taken"]))
+    return ids
+
+
+async def _with_standing(connection: Connection, rows: Sequence[tuple[Any, ...]], taken: frozenset[UUID]) -> list[UUID]:
+    """The ids, where those of taken keys are the tasks that hold them."""
+    keys = [row[9] for row in rows if row[0] in taken]
+    found = {row["idempotency_key"]: row for row in await connection.fetch(_SQL["find_keyed_tasks"], keys)}
+    ids = []
+    for row in rows:
+        if row[0] not in taken:
+            ids.append(row[0])
+            continue
+        standing = found.get(row[9])
+        if standing is None:
+            raise TransientError(f"the task of key {row[9]!r} was just removed", reason="key_in_use")
+        if standing["request_digest"] != row[10]:
+            raise ConflictError(f"key {row[9]!r} stands for a task with other content", reason="key_reused")
+        ids.append(standing["id"])
+    return ids
+
+
+def _notes(tasks: Sequence[NewTask], ids: Sequence[UUID]) -> tuple[list[str], list[str]]:
+    named = [str(each) for each in ids] if len(ids) <= _NAMED_IN_NOTES else []
+    pairs = [
+        *((Channel.TASK_READY.value, payload) for payload in encode(task.agent for task in tasks)),
+        *((Channel.TASK_CHANGED.value, payload) for payload in encode(named)),
+    ]
+    return [channel for channel, _ in pairs], [payload for _, payload in pairs]
+
+
+def _row(task_id: UUID, task: NewTask) -> tuple[Any, ...]:
+    """The row in the statement's order; JSON as text, so that the caller's own codecs do not matter."""
+    _check(task)
+    content = {"input": _storable(task.input, "input"), "labels": _storable(task.labels, "labels")}
+    customer, key = (None if each is None else clean_text(each)[0] for each in (task.customer, task.idempotency_key))
+    return (
+        task_id, task.agent, customer, task.priority, orjson.dumps(content["input"]).decode(),
+        orjson.dumps(content["labels"]).decode(), task.available_at, task.max_attempts, task.document_id, key,
+        None if key is None else request_digest(task, content), task.estimated_tokens,
+    )  # fmt: skip
+
+
+def request_digest(task: NewTask, content: dict[str, Any]) -> str:
+    """A fingerprint of what was asked for, whatever the order of its keys; the API makes the same one."""
+    body = content | {
+        "agent": task.agent, "document_id": task.document_id, "customer": task.customer, "priority": task.priority,
+        "available_at": task.available_at, "max_attempts": task.max_attempts,
+    }  # fmt: skip
+    if task.estimated_tokens is not None:
+        body["estimated_tokens"] = task.estimated_tokens
+    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _storable(value: dict[str, Any], name: str) -> Any:
+    try:
+        cleaned, _ = clean_json(value)
+        orjson.dumps(cleaned)
+    except (TypeError, RecursionError) as error:
+        raise RejectedError(f"{name}: cannot be stored ({error})", reason="bad_value") from error
+    return cleaned
+
+
+def _check(task: NewTask) -> None:
+    """Refuse what the table would refuse, before the statement ends the caller's transaction."""
+    faults = (
+        (_AGENT.fullmatch(task.agent) is None, "agent: is no agent's name"),
+        (not 0 <= task.priority <= 100, "priority: must be from 0 to 100"),
+        (task.max_attempts is not None and not 1 <= task.max_attempts <= 100, "max_attempts: must be from 1 to 100"),
+        (task.estimated_tokens is not None and task.estimated_tokens < 1, "estimated_tokens: must be at least 1"),
+        (task.available_at is not None and task.available_at.tzinfo is None, "available_at: needs a time zone"),
+        (task.idempotency_key is not None and not 1 <= len(task.idempotency_key) <= 400,
+         "idempotency_key: must have 1 to 400 characters"),
+    )  # fmt: skip
+    for is_wrong, message in faults:
+        if is_wrong:
+            raise RejectedError(message, reason="bad_value")

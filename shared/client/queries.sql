@@ -1,0 +1,47 @@
+-- The client's statements; they run inside the caller's transaction, under the caller's login.
+
+-- name: enqueue_tasks
+-- Put tasks into the queue, and say so when the caller commits.
+-- The console owns the verb; the caller enqueues under a login that was granted the same rights.
+-- fence: the idempotency key is unique; whoever comes second inserts nothing and finds the first one's task
+-- returns: one row: agents that do not exist (then nothing was inserted), and the rows whose key was taken
+WITH given AS MATERIALIZED (
+    SELECT *
+      FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::timestamptz[],
+                  $8::smallint[], $9::uuid[], $10::text[], $11::text[], $12::bigint[])
+           AS g (id, agent, customer, priority, input, labels, available_at, max_attempts, document_id,
+                 idempotency_key, request_digest, estimated_tokens)
+), unknown AS MATERIALIZED (
+    SELECT DISTINCT g.agent FROM given g
+     WHERE NOT EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = g.agent)
+), made AS (
+    INSERT INTO lockkeeper.tasks
+           (id, agent, customer, priority, input, labels, available_at, deferred, max_attempts, document_id,
+            idempotency_key, request_digest, estimated_tokens)
+    SELECT g.id, g.agent, g.customer, g.priority, g.input::jsonb, g.labels::jsonb,
+           coalesce(g.available_at, lockkeeper.clock()), coalesce(g.available_at > lockkeeper.clock(), false),
+           coalesce(g.max_attempts, a.max_attempts), g.document_id, g.idempotency_key, g.request_digest,
+           -- Uncounted pages are guessed from the size; without a document the agent's default holds.
+           coalesce(g.estimated_tokens, CASE WHEN d.id IS NOT NULL THEN
+                    greatest(1, coalesce(d.pages, round(d.bytes / 60000.0))) * a.tokens_per_page END)
+      FROM given g
+      JOIN lockkeeper.agents a ON a.name = g.agent
+      LEFT JOIN lockkeeper.documents d ON d.id = g.document_id
+     WHERE NOT EXISTS (SELECT FROM unknown)
+        ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+    RETURNING id, idempotency_key
+)
+SELECT ARRAY(SELECT agent FROM unknown ORDER BY agent) AS unknown_agents,
+       -- Only a row with a key can have been left out.
+       ARRAY(SELECT g.id FROM given g
+              WHERE g.idempotency_key IS NOT NULL
+                AND NOT EXISTS (SELECT FROM made m WHERE m.id = g.id)) AS taken,
+       (SELECT count(*) FROM made) AS made,
+       (SELECT count(pg_notify(n.channel, n.payload))
+          FROM unnest($13::text[], $14::text[]) AS n (channel, payload)) AS notes
+
+-- name: find_keyed_tasks
+-- The tasks that idempotency keys stand for. A later statement, so that it sees what won the race.
+SELECT idempotency_key, id, request_digest
+  FROM lockkeeper.tasks
+ WHERE idempotency_key = ANY ($1::text[])

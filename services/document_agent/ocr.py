@@ -61,7 +61,9 @@ class Recogniser:
         self._threads = threads
         self._engine: Any = None
 
-    def read(self, image: Image, *, deadline: float, believe: Callable[[list[Line]], bool] | None = None) -> Recognition | None:
+    def read(
+        self, image: Image, *, deadline: float, believe: Callable[[list[Line]], bool] | None = None
+    ) -> Recognition | None:
         """The text of a picture (height, width, 3) until the deadline (monotonic seconds).
 
         `believe` is shown the first few lines and may call the reading off, which gives None.
@@ -94,6 +96,8 @@ class Recogniser:
             engine._load_det_model()  # noqa: SLF001 - the public call runs all steps at once, without a deadline
             engine._load_rec_model()  # noqa: SLF001
             engine.text_rec.rec_image_shape = [3, 48, 160]
+            for model in (engine.text_det.session, engine.text_rec.session):
+                model.session = _patient(model.session, self._threads)
             self._engine = engine
         return self._engine
 
@@ -103,7 +107,8 @@ class Recogniser:
         if found.boxes is None or len(found.boxes) == 0:
             return []
         crops = engine.crop_text_regions(image, found.boxes)
-        return [_Piece(crop, _bounds(box)) for crop, box in zip(crops, found.boxes, strict=True) if min(crop.shape[:2]) >= 3]
+        pairs = zip(crops, found.boxes, strict=True)
+        return [_Piece(crop, _bounds(box)) for crop, box in pairs if min(crop.shape[:2]) >= 3]
 
     def _upright(self, image: Image) -> tuple[list[_Piece], int]:
         """The lines of the picture after turning it, and by how many degrees clockwise that was."""
@@ -143,6 +148,17 @@ class Recogniser:
             for (piece, _), text, score in zip(batch, answer.txts, answer.scores, strict=True):
                 read.append((piece, Line(text, float(score))))
         return read, True
+
+
+def _patient(session: Any, threads: int) -> Any:
+    """The same model without threads that spin while they wait: beside other work that took twice as long."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level, options.enable_cpu_mem_arena = 4, False
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(session._model_path, options, providers=["CPUExecutionProvider"])  # noqa: SLF001
 
 
 def _arranged(read: list[tuple[_Piece, Line]], height: int, turned: int, *, is_complete: bool) -> Recognition:

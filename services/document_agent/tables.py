@@ -25,9 +25,10 @@ import pypdfium2.raw as pdfium
 from services.document_agent.messages import Table
 from shared.contract.text import clean_text
 
-_SETTINGS = {"text_x_tolerance_ratio": 0.25, "text_y_tolerance": 3}
+_READING = {"x_tolerance_ratio": 0.25}
 _MOST_PATHS = 4_000
 _THIN = 3.0
+_LONGEST_CELL = 120
 
 
 class TableTimeout(Exception):  # noqa: N818 - the expected end of a slow page, not a fault
@@ -36,16 +37,16 @@ class TableTimeout(Exception):  # noqa: N818 - the expected end of a slow page, 
 
 def is_likely(boxes: Sequence[tuple[float, float, float, float]]) -> bool:
     """Whether these path boxes (left, bottom, right, top) look like the rules of a table."""
-    heights, places = set(), set()
+    heights: set[int] = set()
+    places: set[int] = set()
     for left, bottom, right, top in boxes[:_MOST_PATHS]:
         width, height = right - left, top - bottom
         if width < 2 and height < 2:
             continue
-        if height <= _THIN or (width > 8 and height > 6):
+        is_box = width > 8 and height > 6
+        if is_box or height <= _THIN:
             heights.update((round(bottom / 3), round(top / 3)))
-        if width <= _THIN or (width > 8 and height > 6):
-            places.update((round(left / 3), round(right / 3)))
-        elif height <= _THIN:
+        if is_box or width <= _THIN or height <= _THIN:
             places.update((round(left / 3), round(right / 3)))
     return len(heights) >= 4 and len(places) >= 3
 
@@ -54,25 +55,35 @@ def read_tables(document: Any, index: int, *, rotation: int, seconds: float) -> 
     """The ruled tables of one page (0-based), shown at this rotation. Raises TableTimeout."""
     import pdfplumber
 
-    single = _single_page(document, index, rotation)
-    with _limited(seconds), pdfplumber.open(io.BytesIO(single)) as pdf:
-        found = pdf.pages[0].extract_tables(_SETTINGS)
-    tables = [_table(rows, index + 1) for rows in found]
-    return [table for table in tables if _is_table(table)]
-
-
-def _single_page(document: Any, index: int, rotation: int) -> bytes:
     copy = pdfium_helpers.PdfDocument.new()
     try:
         copy.import_pages(document, [index])
         page = copy[0]
         pdfium.FPDFPage_SetRotation(page, rotation // 90)
-        page.close()
         buffer = io.BytesIO()
         copy.save(buffer)
-        return buffer.getvalue()
+        textpage = page.get_textpage() if rotation == 0 and tuple(page.get_mediabox()[:2]) == (0, 0) else None
+        with _limited(seconds), pdfplumber.open(io.BytesIO(buffer.getvalue())) as pdf:
+            found = [_cells(table, textpage, page.get_height()) for table in pdf.pages[0].find_tables()]
     finally:
         copy.close()
+    tables = [_table(rows, index + 1) for rows in found]
+    return [table for table in tables if _is_table(table)]
+
+
+def _cells(table: Any, textpage: Any, height: float) -> list[list[str]]:
+    """The text of every cell: pdfplumber knows where cells are, pdfium reads letters that stand far apart better."""
+    if textpage is None:
+        return [[cell or "" for cell in row] for row in table.extract(**_READING)]
+    return [[_cell(textpage, box, height) for box in row.cells] for row in table.rows]
+
+
+def _cell(textpage: Any, box: tuple[float, float, float, float] | None, height: float) -> str:
+    if box is None:
+        return ""
+    left, top, right, bottom = box
+    text: str = textpage.get_text_bounded(left, height - bottom, right, height - top, errors="surrogatepass")
+    return text.replace("\ufffe", "-")
 
 
 @contextmanager
@@ -91,7 +102,7 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _table(rows: Sequence[Sequence[str | None]], page: int) -> Table:
+def _table(rows: Sequence[Sequence[str]], page: int) -> Table:
     split: list[list[str]] = []
     for row in rows:
         cells = [_lines(cell) for cell in row]
@@ -99,9 +110,9 @@ def _table(rows: Sequence[Sequence[str | None]], page: int) -> Table:
     return Table([page], [row for row in split if any(row)])
 
 
-def _lines(cell: str | None) -> list[str]:
-    text, _ = clean_text(cell or "")
-    return [" ".join(line.split()) for line in text.split("\n") if line.strip()]
+def _lines(cell: str) -> list[str]:
+    text, _ = clean_text(cell)
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
 def _split_row(cells: list[list[str]]) -> list[list[str]]:
@@ -116,9 +127,10 @@ def _split_row(cells: list[list[str]]) -> list[list[str]]:
 
 
 def _is_table(table: Table) -> bool:
-    """At least two rows and two columns that hold something."""
+    """At least two rows and two columns that hold something, and cells, not the frames of a whole layout."""
+    filled = [len(cell) for row in table.rows for cell in row if cell]
     columns = sum(any(column) for column in zip(*table.rows, strict=False))
-    return len(table.rows) >= 2 and columns >= 2
+    return len(table.rows) >= 2 and columns >= 2 and sum(filled) / len(filled) <= _LONGEST_CELL
 
 
 def joined(tables: Sequence[Table]) -> list[Table]:

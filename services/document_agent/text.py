@@ -14,6 +14,7 @@ drawn first) and the pieces are too short to be columns of prose, the lines are 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import statistics
 import unicodedata
 from collections import Counter
@@ -97,7 +98,8 @@ def _tidy(text: str) -> str:
 def unmapped_share(textpage: Any, count: int) -> float:
     """The share of characters for which the font has no usable Unicode map, in an even sample."""
     indices = range(0, count, max(1, count // _SAMPLE))
-    return sum(pdfium.FPDFText_HasUnicodeMapError(textpage, index) == 1 for index in indices) / max(1, len(indices))
+    unmapped = sum(pdfium.FPDFText_HasUnicodeMapError(textpage, index) == 1 for index in indices)
+    return float(unmapped) / max(1, len(indices))
 
 
 def dominant_angle(textpage: Any, count: int) -> int:
@@ -116,11 +118,16 @@ def layer_trust(text: str, unmapped: float) -> float:
     if not visible:
         return 1.0
     bad = sum(unicodedata.category(each) in ("Cc", "Co", "Cn", "Cs") or each == "\ufffd" for each in visible)
-    odd = sum(not each.isalnum() and each not in _PLAIN_SIGNS and unicodedata.category(each)[0] != "M" for each in visible)
+    odd = sum(_is_odd(each) for each in visible)
     doubt = 3 * max(bad / len(visible), unmapped) + 2 * max(0.0, _mixed_words(text) - 0.05)
     if len(visible) >= 20:
         doubt += max(0.0, odd / len(visible) - 0.4) * 2
     return max(0.0, 1.0 - doubt)
+
+
+def _is_odd(sign: str) -> bool:
+    """Neither a letter or figure, nor what people write between them."""
+    return not sign.isalnum() and sign not in _PLAIN_SIGNS and unicodedata.category(sign)[0] != "M"
 
 
 def _mixed_words(text: str) -> float:
@@ -208,7 +215,7 @@ def rows_text(rows: Sequence[Sequence[Run]]) -> str:
     lines = []
     for row in rows:
         line = row[0].text
-        for before, run in zip(row, row[1:], strict=False):
+        for before, run in itertools.pairwise(row):
             line += ("  " if run.left - before.right > before.height else " ") + run.text
         lines.append(line)
     return "\n".join(lines)

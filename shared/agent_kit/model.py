@@ -12,7 +12,8 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from shared.agent_kit.settings import AgentSettings
-from shared.agent_kit.traces import SpanRecord, Trace
+from shared.agent_kit.spans import SpanRecord
+from shared.agent_kit.traces import Trace
 from shared.agent_kit.usage import CallUsage, UsageLedger, read_usage
 from shared.agent_kit.workspace import bearer_token
 from shared.contract.errors import RejectedError, TransientError
@@ -92,7 +93,7 @@ class ModelClient:
                 f"the model did not answer within {self._settings.model_seconds:g} s", reason="model_unavailable"
             ) from error
         except openai.APIStatusError as error:
-            raise _sorted_status(error) from error
+            raise sorted_status(error) from error
         except (openai.OpenAIError, ValueError) as error:
             raise TransientError(f"the model does not answer: {error}", reason="model_unavailable") from error
 
@@ -175,7 +176,8 @@ def _preview(message: dict[str, str]) -> dict[str, str]:
     return {**message, "content": f"{content[:_PREVIEW_CHARACTERS]}… ({len(content)} characters)"}
 
 
-def _sorted_status(error: APIStatusError) -> RejectedError | TransientError:
+def sorted_status(error: APIStatusError) -> RejectedError | TransientError:
+    """What an error status of a model endpoint means for its caller: try again, perhaps when, or never."""
     status = error.status_code
     if status == 429:
         wait = _retry_after(error.response.headers)

@@ -19,13 +19,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import structlog
 
 from shared.agent_kit.settings import AgentSettings
+from shared.agent_kit.spans import SpanRecord
 from shared.contract.callback import TraceState
 
 log = structlog.get_logger()
@@ -38,20 +39,6 @@ _LIMITS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 _answering: set[str] = set()
-
-
-@dataclass(slots=True)
-class SpanRecord:
-    """One finished step. Attributes are what MLflow is given; `error` marks the step as failed."""
-
-    name: str
-    kind: str
-    started_ns: int
-    ended_ns: int = 0
-    attributes: dict[str, Any] = field(default_factory=dict)
-    inputs: Any = None
-    outputs: Any = None
-    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +58,7 @@ class Trace:
         self._settings = settings
         self._identity = identity
         self._steps: queue.SimpleQueue[SpanRecord | None] = queue.SimpleQueue()
-        self._ending = SpanRecord(identity.name, "AGENT", time.time_ns())
+        self._ending = SpanRecord(identity.name, "AGENT")
         self._thread = threading.Thread(target=self._write, name="trace", daemon=True)
         self.trace_id: str | None = None
         self._state: TraceState = "unavailable"
@@ -84,7 +71,7 @@ class Trace:
     @contextmanager
     def span(self, name: str, kind: str = "UNKNOWN") -> Iterator[SpanRecord]:
         """A step that ends with the block; set `attributes`, `inputs`, `outputs` on it."""
-        record = SpanRecord(name, kind, time.time_ns())
+        record = SpanRecord(name, kind)
         try:
             yield record
         except BaseException as error:

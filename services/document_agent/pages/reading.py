@@ -81,12 +81,13 @@ class PageReader:
         textpage = page.get_textpage()
         try:
             layer = read_layer(textpage, as_rows=likely)
-            bare = [box for box in content.pictures if _share(box, page) >= _PICTURE_SHARE and not _has_text(textpage, box)]
+            sizeable = [box for box in content.pictures if _share(box, page) >= _PICTURE_SHARE]
+            bare = [box for box in sizeable if not _has_text(textpage, box)]
         finally:
             textpage.close()
         result = self._chosen(page, index, layer, content, bare)
         if likely and result.method in ("text", "mixed"):
-            self._add_tables(pdf, page, index, layer, result)
+            self._add_tables(pdf, index, layer, result)
         return result
 
     def _chosen(self, page: Any, index: int, layer: Layer, content: _Content, bare: list[Box]) -> Page:
@@ -117,17 +118,16 @@ class PageReader:
         return result
 
     def _mixed(self, page: Any, layer: Layer, bare: list[Box], result: Page) -> Page:
-        whole = layer.visible < _HARDLY_ANYTHING or sum(_share(box, page) for box in bare) > 0.5
+        whole = layer.visible < _HARDLY_ANYTHING
         image = _rendered(page)
-        parts = [image] if whole else [_cut(image, page, box) for box in bare]
         texts = []
-        for part in parts:
+        for part in [image] if whole else [_cut(image, page, box) for box in bare]:
             found = self._ocr(part, result)
-            if found is not None and found.text:
-                lines = [line for line in found.lines if not _stands_in(line.text, layer.text)] if whole else found.lines
-                result.lines += lines
-                texts += [line.text for line in lines] if whole else [found.text]
-                result.method = "mixed"
+            if found is None or not found.text:
+                continue
+            result.method = "mixed"
+            result.lines += found.lines
+            texts.append(_without(found.text, layer.text) if whole else found.text)
         result.text = "\n".join(each for each in (layer.text, *texts) if each)
         return result
 
@@ -144,7 +144,7 @@ class PageReader:
             return result
         _take(result, found, "ocr")
         result.text, result.trust = found.text, 1.0
-        result.notes.append(f"the text under the scan of page {result.number} is not what the scan shows; the scan was read")
+        result.notes.append(f"the text under the scan of page {result.number} is not what it shows; the scan was read")
         return result
 
     def _ocr(self, image: Image, result: Page) -> Recognition | None:
@@ -153,7 +153,7 @@ class PageReader:
             result.notes.append(f"recognising page {result.number} took too long; the rest of it was left out")
         return found
 
-    def _add_tables(self, pdf: Any, page: Any, index: int, layer: Layer, result: Page) -> None:
+    def _add_tables(self, pdf: Any, index: int, layer: Layer, result: Page) -> None:
         seconds = min(self._limits.table_seconds_a_page, self._table_seconds)
         if seconds <= 0:
             return
@@ -197,7 +197,7 @@ def _content(page: Any) -> _Content:
 
 
 def _share(box: Box, page: Any) -> float:
-    width, height = page.get_size()
+    width, height = map(float, page.get_size())
     return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1]) / (width * height)
 
 
@@ -244,6 +244,11 @@ def _stands_in(part: str, whole: str) -> bool:
     known = set(_words(whole))
     near = sum(word in known or bool(difflib.get_close_matches(word, known, 1, 0.8)) for word in words[:12])
     return near >= min(len(words), 12) / 2
+
+
+def _without(text: str, known: str) -> str:
+    """The lines of a text that do not stand in another."""
+    return "\n".join(line for line in text.split("\n") if not _stands_in(line, known))
 
 
 def _words(text: str) -> Iterable[str]:

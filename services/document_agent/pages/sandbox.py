@@ -171,9 +171,10 @@ class Reading:
                 f"reading the document did not get on for {seconds:.0f} s and was stopped", reason="parse_timeout"
             )
         try:
-            return answer.result()
+            message: dict[str, Any] = answer.result()
         except (EOFError, BrokenPipeError, ValueError) as error:
             raise _death(self._child.wait()) from error
+        return message
 
     def _content(self, message: dict[str, Any], kind: str) -> dict[str, Any]:
         if "refused" in message:

@@ -24,7 +24,7 @@ _FULL_WORDS = frozenset({"insufficient_storage", "resource_exhausted", "quota_ex
 class Download:
     """An open file of a Volume: its size if the service told it, and its bytes in pieces."""
 
-    bytes: int | None
+    size: int | None
     pieces: AsyncIterator[bytes]
 
 
@@ -39,9 +39,8 @@ class Volumes:
 
         Raises TransientError, with reason `storage_full` when there is no room, RejectedError or MissingError.
         """
-        size = file.stat().st_size
         try:
-            await self._workspace.call(lambda client: _upload(client, path, file, size))
+            await self._workspace.call(lambda client: _upload(client, path, file))
         except LockkeeperError as error:
             if error.reason in _FULL_WORDS:
                 raise TransientError(error.message, reason=FULL) from error
@@ -58,7 +57,8 @@ class Volumes:
             await self._workspace.call(lambda client: client.files.delete(path))
 
 
-def _upload(client: WorkspaceClient, path: str, file: Path, size: int) -> None:
+def _upload(client: WorkspaceClient, path: str, file: Path) -> None:
+    size = file.stat().st_size
     with file.open("rb") as contents:
         client.files.upload(path, contents, overwrite=False, use_parallel=False)
     # A service that stored half of a body has answered 200 before.

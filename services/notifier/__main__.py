@@ -1,0 +1,5 @@
+"""`python -m services.notifier`."""
+
+from services.notifier.app import main
+
+main()

@@ -1,0 +1,1 @@
+"""When the notifier reads and what it hands on."""

@@ -1,0 +1,102 @@
+"""Totals at most once a second, and the beat by which browsers know that the stream lives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from services.notifier.gateways.feed import Feed
+from services.notifier.gateways.snapshots import Snapshots
+from services.notifier.loops.fan_out import Inbox
+from services.notifier.messages import encode
+from services.notifier.metrics import EVENTS
+from services.notifier.policy.sharing import Shared
+from shared.contract.task_filter import TaskFilter
+
+_REFRESH_SECONDS = 10.0
+_BEAT_SECONDS = 8.0
+
+Read = Callable[[TaskFilter], Awaitable[Any]]
+
+
+class Totals:
+    """A loop: totals of each filter in use and the use of the agents' limits, when something changed."""
+
+    name = "totals"
+
+    def __init__(
+        self, inbox: Inbox, feed: Feed, snapshots: Snapshots, *, summary: Read, agents: Read, every_seconds: float
+    ) -> None:
+        self.poll_seconds = every_seconds
+        self._inbox = inbox
+        self._feed = feed
+        self._snapshots = snapshots
+        self._summaries: Shared[TaskFilter, bytes] = Shared(_encoded("summary", summary), life_seconds=every_seconds)
+        self._agents: Shared[TaskFilter, bytes] = Shared(_encoded("agents", agents), life_seconds=every_seconds)
+        self._sent: dict[TaskFilter, tuple[bytes, bytes]] = {}
+        self._good_since = 0.0
+
+    async def run_once(self) -> bool:
+        """Send what is new of them."""
+        await self._snapshots.deliver_all()
+        changed_at = self._inbox.totals_since
+        # Use of a rate limit falls by itself, so it is looked at from time to time also without a change.
+        if self._good_since > changed_at and time.monotonic() - self._good_since < _REFRESH_SECONDS:
+            return False
+        since = time.monotonic()
+        sent: dict[TaskFilter, tuple[bytes, bytes]] = {}
+        for chosen, group in self._feed.browsers.groups():
+            summary = await self._summaries.get(chosen)
+            agents = await self._agents.get(TaskFilter())
+            since = min(since, summary.since, agents.since)
+            sent[chosen] = (summary.answer, agents.answer)
+            old = self._sent.get(chosen, (b"", b""))
+            for name, data, before in (("summary", summary.answer, old[0]), ("agents", agents.answer, old[1])):
+                if data != before:
+                    EVENTS.labels(name).inc()
+                    for browser in group:
+                        browser.notice(name, data)
+        self._sent = sent
+        self._good_since = since
+        return False
+
+
+class Beat:
+    """A loop: tells every browser how this replica hears, at once when it changes and every few seconds."""
+
+    name = "beat"
+    poll_seconds = 0.5
+
+    def __init__(self, feed: Feed, is_live: Callable[[], bool], replica: str) -> None:
+        self._feed = feed
+        self._is_live = is_live
+        self._replica = replica
+        self._beaten_at = 0.0
+        self._was_live: bool | None = None
+
+    async def run_once(self) -> bool:
+        """Beat if it is time."""
+        now = time.monotonic()
+        is_live = self._is_live()
+        if is_live != self._was_live or now - self._beaten_at >= _BEAT_SECONDS:
+            self._was_live, self._beaten_at = is_live, now
+            self._feed.notice_all("state", self.state())
+        return False
+
+    def state(self) -> bytes:
+        """The event that says how this replica hears."""
+        body = {
+            "listener": "live" if self._is_live() else "polling",
+            "replica": self._replica,
+            "at": datetime.now(UTC),
+        }
+        return encode("state", body)
+
+
+def _encoded(name: Any, read: Read) -> Callable[[TaskFilter], Awaitable[bytes]]:
+    async def find(chosen: TaskFilter) -> bytes:
+        return encode(name, await read(chosen))
+
+    return find

@@ -1,0 +1,1 @@
+"""Decisions of the notifier that need nothing but their arguments."""

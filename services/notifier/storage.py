@@ -1,0 +1,81 @@
+"""The notifier's statements as methods of the same names, and what browsers are shown of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from services.notifier.metrics import READ_SECONDS
+from shared.contract.shown import shown_agent_state, shown_summary, shown_task
+from shared.contract.task_filter import TaskFilter
+from shared.db.pool import Database
+from shared.db.statements import load
+
+_SQL = load("services.notifier")
+
+_LIMITS = ("name", "paused", "max_concurrent_tasks", "max_tpm")
+
+
+class NotifierStorage:
+    """Reads only."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read_tasks(self, ids: Sequence[UUID]) -> list[Any]:
+        """These tasks as they are now."""
+        return await self._timed("read_tasks", list(ids))
+
+    async def list_tasks(self, chosen: TaskFilter, limit: int) -> list[Any]:
+        """The first page of a filter."""
+        return await self._timed("list_tasks", *chosen.arguments(), limit)
+
+    async def summarise_tasks(self, chosen: TaskFilter) -> Any:
+        """The totals of a filter."""
+        return (await self._timed("summarise_tasks", *chosen.arguments()))[0]
+
+    async def list_queue_state(self) -> list[Any]:
+        """The use of every agent's limits."""
+        return await self._timed("list_queue_state")
+
+    async def list_recently_changed(self, seconds: float) -> list[Any]:
+        """Ids and versions of what changed within the last seconds; without a version for what merely runs."""
+        return await self._timed("list_recently_changed", seconds)
+
+    async def _timed(self, name: str, *args: Any) -> list[Any]:
+        started = time.perf_counter()
+        try:
+            return await self._database.fetch(_SQL[name].sql, *args)
+        finally:
+            READ_SECONDS.labels(name).observe(time.perf_counter() - started)
+
+
+class Views:
+    """What browsers are shown, as JSON."""
+
+    def __init__(self, storage: NotifierStorage, *, snapshot_tasks: int) -> None:
+        self._storage = storage
+        self._snapshot_tasks = snapshot_tasks
+
+    async def snapshot(self, chosen: TaskFilter) -> dict[str, Any]:
+        """The first page of a filter, its totals, and the agents."""
+        rows = await self._storage.list_tasks(chosen, self._snapshot_tasks)
+        return {
+            "tasks": [shown_task(row, row["waiting_reason"]) for row in rows],
+            "is_whole": len(rows) < self._snapshot_tasks,
+            "summary": await self.summary(chosen),
+            "agents": await self.agents(chosen),
+        }
+
+    async def summary(self, chosen: TaskFilter) -> dict[str, Any]:
+        """The totals of a filter."""
+        return shown_summary(await self._storage.summarise_tasks(chosen))
+
+    async def agents(self, _: TaskFilter) -> list[dict[str, Any]]:
+        """Every agent's limits and their use; the same for every filter."""
+        return [
+            {**{name: row[name] for name in _LIMITS}, "state": shown_agent_state(row)}
+            for row in await self._storage.list_queue_state()
+        ]

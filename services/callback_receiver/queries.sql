@@ -84,6 +84,7 @@ WITH given AS MATERIALIZED (
                                   WHEN 'note' THEN coalesce(x.error, g.error) ELSE g.error END
       FROM ended e JOIN given g ON g.attempt_id = e.attempt_id
      WHERE x.id = e.attempt_id AND e.verdict NOT IN ('settled', 'result_missing')
+    RETURNING x.agent, x.used_tokens, x.finished_at, coalesce(x.started_at, x.leased_at) AS began_at
 ), task AS (
     UPDATE lockkeeper.tasks t
        SET status = CASE e.verdict WHEN 'complete' THEN 'completed' WHEN 'fail' THEN 'failed' ELSE 'enqueued' END,
@@ -108,6 +109,11 @@ WITH given AS MATERIALIZED (
                          WHEN NOT e.is_current OR e.was IN ('lost', 'released') THEN 'late_success' END
       FROM ended e JOIN given g ON g.attempt_id = e.attempt_id
      WHERE t.id = e.task_id AND e.verdict IN ('complete', 'fail', 'retry')
+    RETURNING t.id, t.version, t.verb, t.status, t.attempt, t.agent, t.reason
+), logged AS (
+    INSERT INTO lockkeeper.task_events
+           (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor, reason)
+    SELECT id, version, clock_timestamp(), verb, status, attempt, agent, 0, 0, session_user, reason FROM task
 ), superseded AS (
     UPDATE lockkeeper.task_attempts n
        SET status = 'superseded', finished_at = lockkeeper.clock(),
@@ -115,9 +121,19 @@ WITH given AS MATERIALIZED (
            cancel_requested_at = coalesce(n.cancel_requested_at, lockkeeper.clock()),
            used_tokens = CASE WHEN n.submitted_at IS NULL THEN 0 ELSE n.reserved_tpm END
       FROM ended e
-     WHERE e.verdict = 'complete' AND n.task_id = e.task_id AND n.id <> e.attempt_id
+     WHERE e.verdict = 'complete' AND NOT e.is_current AND n.task_id = e.task_id AND n.id <> e.attempt_id
        AND n.status IN ('leased', 'submitted', 'running', 'released')
-    RETURNING n.id, n.task_id
+    RETURNING n.id, n.task_id, n.agent, n.used_tokens, n.finished_at, coalesce(n.started_at, n.leased_at) AS began_at
+), spent AS (
+    -- Reserve, then settle: for a minute the tokens that were really used weigh on the agent's budget.
+    INSERT INTO lockkeeper.token_spending (agent, at, tpm)
+    SELECT u.agent, lockkeeper.clock(),
+           sum(ceil(u.used_tokens / greatest(1, extract(epoch FROM u.finished_at - u.began_at) / 60)))
+      FROM (SELECT agent, used_tokens, finished_at, began_at FROM attempt
+            UNION ALL SELECT agent, used_tokens, finished_at, began_at FROM superseded) u
+     WHERE u.used_tokens > 0
+       AND EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = u.agent AND a.max_tpm IS NOT NULL)
+     GROUP BY u.agent
 )
 SELECT e.attempt_id, e.task_id, e.agent, e.verdict, e.outcome,
        (SELECT array_agg(s.id) FROM superseded s WHERE s.task_id = e.task_id) AS superseded

@@ -83,8 +83,13 @@ WITH room AS MATERIALIZED (
            version = t.version + 1, verb = 'claim', reason = NULL
       FROM picked p
      WHERE t.id = p.id AND t.status = 'enqueued'
-    RETURNING t.id, t.agent, t.attempt, t.attempt_id, t.reserved_tpm, t.priority, t.created_at,
+    RETURNING t.id, t.agent, t.attempt, t.attempt_id, t.reserved_tpm, t.priority, t.created_at, t.version,
               extract(epoch FROM lockkeeper.clock() - t.available_at)::float8 AS waited_seconds
+), logged AS (
+    INSERT INTO lockkeeper.task_events
+           (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor)
+    SELECT id, version, clock_timestamp(), 'claim', 'processing', attempt, agent, 1, reserved_tpm, session_user
+      FROM claimed
 ), leased AS (
     INSERT INTO lockkeeper.task_attempts
            (id, task_id, agent, attempt, status, locked_by, reserved_tpm, leased_at)

@@ -87,7 +87,7 @@ CREATE TABLE lockkeeper.task_attempts (
     CONSTRAINT task_attempts_cost_status_check CHECK ((cost_status = ANY (ARRAY['pending'::text, 'partial'::text, 'final'::text, 'unknown'::text]))),
     CONSTRAINT task_attempts_status_check CHECK ((status = ANY (ARRAY['leased'::text, 'submitted'::text, 'running'::text, 'released'::text, 'completed'::text, 'failed'::text, 'cancelled'::text, 'superseded'::text, 'lost'::text])))
 )
-WITH (fillfactor='80');
+WITH (fillfactor='50');
 
 CREATE TABLE lockkeeper.tasks (
     id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
@@ -266,23 +266,9 @@ CREATE FUNCTION lockkeeper.log_changed() RETURNS trigger
 BEGIN
     INSERT INTO lockkeeper.task_events
            (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor, reason)
-    SELECT n.id, n.version, clock_timestamp(), n.verb, n.status, n.attempt, n.agent,
-           (n.status = 'processing')::int, CASE n.status WHEN 'processing' THEN n.reserved_tpm ELSE 0 END,
-           lockkeeper.actor(), n.reason
-      FROM fresh n JOIN stale o USING (id)
-     WHERE n.version <> o.version;
-    RETURN NULL;
-END $$;
-
-CREATE FUNCTION lockkeeper.log_enqueued() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog'
-    AS $$
-BEGIN
-    INSERT INTO lockkeeper.task_events
-           (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor, reason)
-    SELECT id, version, clock_timestamp(), verb, status, attempt, agent, 0, 0, lockkeeper.actor(), reason
-      FROM fresh;
+    VALUES (NEW.id, NEW.version, clock_timestamp(), NEW.verb, NEW.status, NEW.attempt, NEW.agent,
+            (NEW.status = 'processing')::int, CASE NEW.status WHEN 'processing' THEN NEW.reserved_tpm ELSE 0 END,
+            lockkeeper.actor(), NEW.reason);
     RETURN NULL;
 END $$;
 
@@ -712,6 +698,12 @@ CREATE TABLE lockkeeper.agents (
     CONSTRAINT agents_tokens_per_page_check CHECK ((tokens_per_page >= 1))
 );
 
+CREATE TABLE lockkeeper.token_spending (
+    agent text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    tpm bigint NOT NULL
+);
+
 CREATE VIEW lockkeeper.agent_headroom AS
  SELECT a.name AS agent,
     a.max_concurrent_tasks,
@@ -738,9 +730,9 @@ CREATE VIEW lockkeeper.agent_headroom AS
             (COALESCE(sum(t.reserved_tpm), (0)::numeric))::bigint AS reserved_tpm
            FROM lockkeeper.tasks t
           WHERE ((t.agent = a.name) AND (t.status = 'processing'::text))) live)
-     CROSS JOIN LATERAL ( SELECT (COALESCE(sum(ceil(((s.used_tokens)::numeric / GREATEST((EXTRACT(epoch FROM (s.finished_at - COALESCE(s.started_at, s.leased_at))) / (60)::numeric), (1)::numeric)))), (0)::numeric))::bigint AS used_tpm
-           FROM lockkeeper.task_attempts s
-          WHERE ((a.max_tpm IS NOT NULL) AND (s.agent = a.name) AND (s.used_tokens > 0) AND (s.finished_at > (lockkeeper.clock() - '00:01:00'::interval)))) spent);
+     CROSS JOIN LATERAL ( SELECT (COALESCE(sum(s.tpm), (0)::numeric))::bigint AS used_tpm
+           FROM lockkeeper.token_spending s
+          WHERE ((a.max_tpm IS NOT NULL) AND (s.agent = a.name) AND (s.at > (lockkeeper.clock() - '00:01:00'::interval)))) spent);
 
 CREATE VIEW lockkeeper.agent_inputs AS
  SELECT x.id AS attempt_id,
@@ -883,6 +875,29 @@ CREATE TABLE lockkeeper.task_events (
     reason text
 );
 
+CREATE VIEW lockkeeper.task_history AS
+ SELECT t.id AS task_id,
+    1 AS version,
+    t.created_at AS at,
+    'enqueue'::text AS verb,
+    'enqueued'::text AS status,
+    0 AS attempt,
+    t.agent,
+    t.created_by AS actor,
+    NULL::text AS reason
+   FROM lockkeeper.tasks t
+UNION ALL
+ SELECT e.task_id,
+    e.version,
+    e.at,
+    e.verb,
+    e.status,
+    e.attempt,
+    e.agent,
+    e.actor,
+    e.reason
+   FROM lockkeeper.task_events e;
+
 ALTER TABLE ONLY agent_ops.agent_messages
     ADD CONSTRAINT agent_messages_pkey PRIMARY KEY (message_id);
 
@@ -990,11 +1005,9 @@ CREATE INDEX runs_to_start ON agent_ops.agent_runs USING btree (next_start_at) W
 
 CREATE INDEX tool_calls_by_run ON agent_ops.agent_tool_calls USING btree (run_id, turn, "position");
 
-CREATE INDEX attempts_spent ON lockkeeper.task_attempts USING btree (agent, finished_at) WHERE (used_tokens > 0);
-
 CREATE INDEX attempts_to_cancel ON lockkeeper.task_attempts USING btree (cancel_requested_at) WHERE ((cancel_requested_at IS NOT NULL) AND (cancel_confirmed_at IS NULL));
 
-CREATE INDEX attempts_to_cost ON lockkeeper.task_attempts USING btree (finished_at) WHERE ((cost_status = 'pending'::text) AND (finished_at IS NOT NULL));
+CREATE INDEX attempts_to_cost ON lockkeeper.task_attempts USING btree (id) WHERE (cost_status = 'pending'::text);
 
 CREATE INDEX cost_entries_by_attempt ON lockkeeper.cost_entries USING btree (attempt_id);
 
@@ -1024,6 +1037,8 @@ CREATE INDEX tasks_processing ON lockkeeper.tasks USING btree (agent) WHERE (sta
 
 CREATE INDEX tasks_ready ON lockkeeper.tasks USING btree (agent, priority DESC, created_at, id) WHERE ((status = 'enqueued'::text) AND (NOT deferred));
 
+CREATE INDEX token_spending_by_agent ON lockkeeper.token_spending USING btree (agent, at);
+
 CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_messages FOR EACH ROW WHEN (((old.state = ANY (ARRAY['complete'::text, 'failed'::text])) AND (old.state <> new.state))) EXECUTE FUNCTION agent_ops.refuse_reopening();
 
 CREATE TRIGGER refuse_reopening BEFORE UPDATE OF status ON agent_ops.agent_review_decisions FOR EACH ROW WHEN (((old.status = ANY (ARRAY['accepted'::text, 'refused'::text])) AND (old.status <> new.status))) EXECUTE FUNCTION agent_ops.refuse_reopening();
@@ -1038,8 +1053,6 @@ CREATE TRIGGER log_agent_changed AFTER UPDATE ON lockkeeper.agents FOR EACH ROW 
 
 CREATE TRIGGER log_agent_created AFTER INSERT ON lockkeeper.agents FOR EACH ROW EXECUTE FUNCTION lockkeeper.log_agent();
 
-CREATE TRIGGER log_changed AFTER UPDATE ON lockkeeper.tasks REFERENCING OLD TABLE AS stale NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.log_changed();
-
-CREATE TRIGGER log_enqueued AFTER INSERT ON lockkeeper.tasks REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.log_enqueued();
+CREATE TRIGGER log_changed AFTER UPDATE OF version ON lockkeeper.tasks FOR EACH ROW WHEN (((new.version <> old.version) AND (new.verb <> ALL (ARRAY['claim'::text, 'complete'::text, 'fail'::text, 'retry'::text])))) EXECUTE FUNCTION lockkeeper.log_changed();
 
 CREATE TRIGGER refuse_transition BEFORE UPDATE OF status ON lockkeeper.tasks FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status || '>'::text) || new.status) <> ALL (ARRAY['enqueued>processing'::text, 'enqueued>completed'::text, 'enqueued>failed'::text, 'enqueued>cancelled'::text, 'processing>enqueued'::text, 'processing>completed'::text, 'processing>failed'::text, 'processing>cancelled'::text])))) EXECUTE FUNCTION lockkeeper.refuse_transition();

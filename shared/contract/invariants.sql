@@ -32,11 +32,11 @@ SELECT t.id AS task_id, t.status, count(x.id) AS completed_attempts
 HAVING count(x.id) <> (t.status = 'completed')::int
 
 -- name: events_are_gap_free
--- Every version of a task has its event.
+-- Every version of a task after its first has its event.
 SELECT t.id AS task_id, t.version, count(e.version) AS events, max(e.version) AS last
   FROM lockkeeper.tasks t LEFT JOIN lockkeeper.task_events e ON e.task_id = t.id
  GROUP BY t.id, t.version
-HAVING count(e.version) <> t.version OR max(e.version) <> t.version
+HAVING count(e.version) <> t.version - 1 OR coalesce(max(e.version), 1) <> t.version
 
 -- name: concurrency_was_never_exceeded
 -- At each claim of the event log, the agent ran no more tasks than the limit in force then.

@@ -37,9 +37,21 @@ class ServiceRole:
 
 
 _LEASE = ("lease_expires_at", "locked_by", "reserved_tpm", "version", "verb", "reason")
-_QUEUE = ("agents", "tasks", "task_attempts", "task_events", "replicas", "documents", "agent_headroom", "queue_state")
+_QUEUE = (
+    "agents",
+    "tasks",
+    "task_attempts",
+    "task_events",
+    "task_history",
+    "token_spending",
+    "replicas",
+    "documents",
+    "agent_headroom",
+    "queue_state",
+)
 _COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs", "task_overview")
 _REPLICA = Grant("replicas", insert=True, update=("*",))
+_EVENTS = Grant("task_events", insert=True)
 _REQUEUE = ("status", "oversized", "available_at", "deferred", "attempt_unspent", "finished_at", "error", *_LEASE)
 _RUNS = (
     "agent_ops.agent_runs",
@@ -56,6 +68,7 @@ ROLES: dict[str, ServiceRole] = {
         _QUEUE,
         (
             _REPLICA,
+            _EVENTS,
             Grant("agents", update=("cooldown_until",)),
             Grant("tasks", update=("attempt", "attempt_id", "started_at", *_REQUEUE)),
             Grant(
@@ -88,6 +101,7 @@ ROLES: dict[str, ServiceRole] = {
                 update=("status", "finished_at", "error", "task_run_id", "cancel_requested_at"),
                 delete=True,
             ),
+            Grant("token_spending", delete=True),
             Grant("task_events", delete=True),
             Grant("attempt_results", delete=True),
             Grant("recovered_results", insert=True, delete=True),
@@ -98,6 +112,8 @@ ROLES: dict[str, ServiceRole] = {
         (*_QUEUE, "attempt_results", "recovered_results"),
         (
             _REPLICA,
+            _EVENTS,
+            Grant("token_spending", insert=True),
             Grant("tasks", update=(*_REQUEUE, "result", "confidence", "pages_done", "pages_total", "step")),
             Grant(
                 "task_attempts",

@@ -22,7 +22,6 @@ STATE_ATTRIBUTE = "LockkeeperState"
 PURPOSE_ATTRIBUTE = "LockkeeperPurpose"
 TURN_ATTRIBUTE = "LockkeeperTurn"
 
-DECISION_RECEIVED = "received"
 TERMINAL_STATES = frozenset({"completed", "failed", "cancelled", "expired"})
 
 
@@ -122,12 +121,9 @@ class Carried(Message):
     awaiting: bool = False
     opened_at: datetime | None = None
     reminded: bool = False
-    question: str | None = None
+    question_id: UUID | None = None
     receipts: tuple[Receipt, ...] = ()
     approvals: tuple[Decision, ...] = ()
-    winner: Decision | None = None
-    unrecorded: tuple[Decision, ...] = ()
-    patience: int = 0
 
 
 class Refusal(StrEnum):
@@ -165,6 +161,11 @@ def message_id(run_id: UUID, turn: int, position: int) -> UUID:
 def event_id(run_id: UUID, name: str, key: object) -> UUID:
     """One event; `key` tells apart events of the same name."""
     return uuid5(run_id, f"event:{name}:{key}")
+
+
+def step_id(run_id: UUID, activity: str, key: object) -> UUID:
+    """One step of the record that has no id of its own."""
+    return uuid5(run_id, f"step:{activity}:{key}")
 
 
 def metric_id(run_id: UUID, step: UUID, fence: int) -> UUID:

@@ -35,9 +35,19 @@ async def make_tasks(connection: asyncpg.Connection, count: int = 1, **columns: 
 async def settle(connection: asyncpg.Connection, attempts: list[UUID], used_tokens: int = 0) -> None:
     """End attempts as completed, as the receiver does, without the callback around it."""
     await connection.execute(
-        "UPDATE lockkeeper.tasks SET status = 'completed', finished_at = lockkeeper.clock(), lease_expires_at = NULL, "
-        "locked_by = NULL, reserved_tpm = 0, version = version + 1, verb = 'complete' WHERE attempt_id = ANY ($1)",
+        "WITH task AS (UPDATE lockkeeper.tasks SET status = 'completed', finished_at = lockkeeper.clock(), "
+        "lease_expires_at = NULL, locked_by = NULL, reserved_tpm = 0, version = version + 1, verb = 'complete' "
+        "WHERE attempt_id = ANY ($1) RETURNING *) "
+        "INSERT INTO lockkeeper.task_events "
+        "(task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor) "
+        "SELECT id, version, clock_timestamp(), verb, status, attempt, agent, 0, 0, session_user FROM task",
         attempts,
+    )
+    await connection.execute(
+        "INSERT INTO lockkeeper.token_spending (agent, at, tpm) SELECT agent, lockkeeper.clock(), $2::bigint "
+        "FROM lockkeeper.task_attempts WHERE id = ANY ($1) AND $2::bigint > 0",
+        attempts,
+        used_tokens,
     )
     await connection.execute(
         "UPDATE lockkeeper.task_attempts SET status = 'completed', finished_at = lockkeeper.clock(), used_tokens = $2 "

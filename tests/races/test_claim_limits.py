@@ -113,7 +113,7 @@ async def test_r06_tokens_that_were_used_weigh_for_sixty_seconds_and_no_longer(d
     (first,) = await storage.claim_tasks(10, 60)
     await settle(database.owner, [first.attempt_id], used_tokens=40)
     assert await storage.claim_tasks(10, 60) == []
-    await database.owner.execute("UPDATE lockkeeper.task_attempts SET finished_at = now() - interval '61 seconds'")
+    await database.owner.execute("UPDATE lockkeeper.token_spending SET at = now() - interval '61 seconds'")
     assert len(await storage.claim_tasks(10, 60)) == 1
     await pool.close()
 

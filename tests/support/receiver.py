@@ -173,7 +173,7 @@ class Stage:
 
     async def verbs(self) -> list[str]:
         rows = await self.owner.fetch(
-            "SELECT verb FROM lockkeeper.task_events WHERE task_id = $1 ORDER BY version", self.task_id
+            "SELECT verb FROM lockkeeper.task_history WHERE task_id = $1 ORDER BY version", self.task_id
         )
         return [row["verb"] for row in rows]
 

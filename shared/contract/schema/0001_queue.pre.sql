@@ -187,14 +187,22 @@ CREATE TABLE lockkeeper.task_attempts (
     CONSTRAINT attempt_finished_means_terminal CHECK ((finished_at IS NOT NULL) =
         (status IN ('completed', 'failed', 'cancelled', 'superseded', 'lost'))),
     UNIQUE (task_id, attempt)
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 50);
 
--- The last minute's tokens of an agent.
-CREATE INDEX attempts_spent ON lockkeeper.task_attempts (agent, finished_at) WHERE used_tokens > 0;
 CREATE INDEX attempts_to_cancel ON lockkeeper.task_attempts (cancel_requested_at)
     WHERE cancel_requested_at IS NOT NULL AND cancel_confirmed_at IS NULL;
-CREATE INDEX attempts_to_cost ON lockkeeper.task_attempts (finished_at)
-    WHERE cost_status = 'pending' AND finished_at IS NOT NULL;
+-- Neither the key nor the predicate changes when an attempt ends, so that ending one stays a heap-only update.
+CREATE INDEX attempts_to_cost ON lockkeeper.task_attempts (id) WHERE cost_status = 'pending';
+
+-- Tokens that were really used, by agent and moment, for the agents that have a token budget: what ended
+-- within the last minute still weighs on it. A few rows per round of settling; old ones are swept.
+CREATE TABLE lockkeeper.token_spending (
+    agent text NOT NULL,
+    at    timestamptz NOT NULL,
+    -- Tokens per minute at which they were used.
+    tpm   bigint NOT NULL
+);
+CREATE INDEX token_spending_by_agent ON lockkeeper.token_spending (agent, at);
 
 CREATE TABLE lockkeeper.task_events (
     task_id    uuid NOT NULL,
@@ -211,6 +219,15 @@ CREATE TABLE lockkeeper.task_events (
     reason     text,
     PRIMARY KEY (task_id, version)
 );
+
+-- A task's whole history: its making, which is its own row, and every event since.
+CREATE VIEW lockkeeper.task_history AS
+SELECT t.id AS task_id, 1 AS version, t.created_at AS at, 'enqueue' AS verb, 'enqueued' AS status, 0 AS attempt, t.agent,
+       t.created_by AS actor, NULL::text AS reason
+  FROM lockkeeper.tasks t
+UNION ALL
+SELECT e.task_id, e.version, e.at, e.verb, e.status, e.attempt, e.agent, e.actor, e.reason
+  FROM lockkeeper.task_events e;
 
 -- The agent's own word: written by the run before it calls back, so that a lost callback loses nothing.
 CREATE TABLE lockkeeper.attempt_results (
@@ -263,30 +280,19 @@ CREATE FUNCTION lockkeeper.actor() RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT coalesce(nullif(current_setting('lockkeeper.actor', true), ''), session_user::text) $$;
 
--- The event log is written by the database, so that no statement can forget it. One call per
--- statement, whatever the number of rows; SECURITY DEFINER, so that services need no right on the log.
-CREATE FUNCTION lockkeeper.log_enqueued() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
-AS $$
-BEGIN
-    INSERT INTO lockkeeper.task_events
-           (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor, reason)
-    SELECT id, version, clock_timestamp(), verb, status, attempt, agent, 0, 0, lockkeeper.actor(), reason
-      FROM fresh;
-    RETURN NULL;
-END $$;
-
+-- The event log. Version 1 of a task is its own row (created_at, created_by); each later version has its
+-- event. The statements that run for every task (claim, and settling a callback) write their events
+-- themselves, a batch at a time; whatever else changes a task is caught here, so that nothing can be
+-- forgotten. SECURITY DEFINER, so that the others need no right on the log.
 CREATE FUNCTION lockkeeper.log_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
 AS $$
 BEGIN
     INSERT INTO lockkeeper.task_events
            (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor, reason)
-    SELECT n.id, n.version, clock_timestamp(), n.verb, n.status, n.attempt, n.agent,
-           (n.status = 'processing')::int, CASE n.status WHEN 'processing' THEN n.reserved_tpm ELSE 0 END,
-           lockkeeper.actor(), n.reason
-      FROM fresh n JOIN stale o USING (id)
-     WHERE n.version <> o.version;
+    VALUES (NEW.id, NEW.version, clock_timestamp(), NEW.verb, NEW.status, NEW.attempt, NEW.agent,
+            (NEW.status = 'processing')::int, CASE NEW.status WHEN 'processing' THEN NEW.reserved_tpm ELSE 0 END,
+            lockkeeper.actor(), NEW.reason);
     RETURN NULL;
 END $$;
 
@@ -298,10 +304,9 @@ BEGIN
         USING ERRCODE = 'LK001', HINT = 'Terminal tasks stay as they are; see docs/state-machine.md.';
 END $$;
 
-CREATE TRIGGER log_enqueued AFTER INSERT ON lockkeeper.tasks
-    REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.log_enqueued();
-CREATE TRIGGER log_changed AFTER UPDATE ON lockkeeper.tasks
-    REFERENCING OLD TABLE AS stale NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.log_changed();
+CREATE TRIGGER log_changed AFTER UPDATE OF version ON lockkeeper.tasks FOR EACH ROW
+    WHEN (NEW.version <> OLD.version AND NEW.verb NOT IN ('claim', 'complete', 'fail', 'retry'))
+    EXECUTE FUNCTION lockkeeper.log_changed();
 -- The pairs are those of TRANSITIONS; a test holds the two equal.
 CREATE TRIGGER refuse_transition BEFORE UPDATE OF status ON lockkeeper.tasks FOR EACH ROW
     WHEN (OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN (
@@ -352,13 +357,11 @@ SELECT a.name AS agent, a.max_concurrent_tasks, a.max_tpm, a.paused, a.cooldown_
        SELECT count(*) AS running, coalesce(sum(t.reserved_tpm), 0)::bigint AS reserved_tpm
          FROM lockkeeper.tasks t WHERE t.agent = a.name AND t.status = 'processing') live
  CROSS JOIN LATERAL (
-       -- An attempt that ended within the last minute still weighs with the rate that it really had.
-       SELECT coalesce(sum(ceil(s.used_tokens
-                / greatest(extract(epoch FROM s.finished_at - coalesce(s.started_at, s.leased_at)) / 60, 1))), 0)::bigint
-              AS used_tpm
-         FROM lockkeeper.task_attempts s
-        WHERE a.max_tpm IS NOT NULL AND s.agent = a.name AND s.used_tokens > 0
-          AND s.finished_at > lockkeeper.clock() - interval '60 seconds') spent;
+       -- What ended within the last minute still weighs with the rate that it really had.
+       SELECT coalesce(sum(s.tpm), 0)::bigint AS used_tpm
+         FROM lockkeeper.token_spending s
+        WHERE a.max_tpm IS NOT NULL AND s.agent = a.name
+          AND s.at > lockkeeper.clock() - interval '60 seconds') spent;
 
 -- Why a task waits, its place among the waiting of its agent, and when it should start; no row once it left.
 CREATE FUNCTION lockkeeper.waiting(of_task uuid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.sweeper.loops import GaugesLoop, SweepLoop
+from services.sweeper.loops import DatabaseGaugesLoop, GaugesLoop, SweepLoop
 from services.sweeper.settings import SweeperSettings
 from services.sweeper.storage import SweeperStorage
 from shared.runtime.process import Process, Service, run
@@ -22,7 +22,11 @@ async def compose(process: Process, settings: SweeperSettings) -> Service:
         await storage.drop_duties()
 
     return Service(
-        loops=(SweepLoop(storage, Jobs(workspace), process.notes, settings), GaugesLoop(storage, settings)),
+        loops=(
+            SweepLoop(storage, Jobs(workspace), process.notes, settings),
+            GaugesLoop(storage, settings),
+            DatabaseGaugesLoop(storage, settings),
+        ),
         drain=drain,
     )
 

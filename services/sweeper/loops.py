@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -19,6 +20,9 @@ from shared.runtime.metrics import FENCED_WRITES
 from shared.vendors.jobs import Jobs, RunPhase, RunVerdict
 
 log = structlog.get_logger()
+
+REPLICA_SECONDS = 20.0
+"""A replica that has been silent for so long counts as gone."""
 
 
 class SweepLoop:
@@ -118,16 +122,63 @@ class GaugesLoop:
         """One reading, or none while another replica holds the duty."""
         held = await self._storage.take_duty("gauges", self._settings.gauges_seconds * 3)
         metrics.DUTY_HELD.labels("gauges").set(held)
-        rows = await self._storage.read_queue_state() if held else []
-        for gauge in (metrics.TASKS, metrics.OLDEST_WAITING, metrics.HEADROOM):
+        if not held:
+            metrics.forget_tables()
+            return False
+        self._show_agents(await self._storage.read_queue_state())
+        owed = await self._storage.read_duty_state()
+        metrics.LEASES_OVERDUE.set(owed["leases_overdue"])
+        metrics.RESULTS_WAITING.set(owed["results_waiting"])
+        metrics.COSTS_PENDING.set(owed["costs_pending"])
+        metrics.COST_PENDING_AGE.set(owed["cost_pending_seconds"])
+        replicas = await self._storage.read_replicas(REPLICA_SECONDS)
+        metrics.REPLICAS.clear()
+        for row in replicas:
+            metrics.REPLICAS.labels(row["service"], row["hears"]).set(row["replicas"])
+        metrics.SAMPLED.set_to_current_time()
+        return False
+
+    @staticmethod
+    def _show_agents(rows: list[Any]) -> None:
+        for gauge in metrics.OF_AGENTS:
             gauge.clear()
+        metrics.DISPATCHABLE.set(sum(row["dispatchable"] for row in rows))
         for row in rows:
             agent = row["agent"]
             metrics.TASKS.labels("enqueued", agent).set(row["waiting"] + row["deferred"])
             metrics.TASKS.labels("processing", agent).set(row["running"])
             metrics.OLDEST_WAITING.labels(agent).set(row["oldest_waiting_seconds"])
-            if row["slots"] is not None:
-                metrics.HEADROOM.labels(agent, "concurrency").set(row["slots"])
-            if row["tokens_left"] is not None:
-                metrics.HEADROOM.labels(agent, "tokens").set(row["tokens_left"])
+            metrics.AGENT_DISPATCHABLE.labels(agent).set(row["dispatchable"])
+            metrics.PAUSED.labels(agent).set(row["paused"])
+            limits = {"concurrency": ("max_concurrent_tasks", "slots"), "tokens": ("max_tpm", "tokens_left")}
+            for limit, (most, left) in limits.items():
+                if row[most] is not None:
+                    metrics.LIMIT.labels(agent, limit).set(row[most])
+                    metrics.HEADROOM.labels(agent, limit).set(row[left])
+
+
+class DatabaseGaugesLoop:
+    """Reads how near the database is to its own limits; rarer than the queue, for it changes slowly."""
+
+    name = "read_database_state"
+
+    def __init__(self, storage: SweeperStorage, settings: SweeperSettings) -> None:
+        self.poll_seconds = settings.database_gauges_seconds
+        self._storage = storage
+        self._settings = settings
+
+    async def run_once(self) -> bool:
+        """One reading, or none while another replica holds the duty."""
+        if not await self._storage.take_duty("gauges", self._settings.gauges_seconds * 3):
+            return False
+        state = await self._storage.read_database_state()
+        tables = await self._storage.read_table_state()
+        metrics.XID_AGE.set(state["xid_age"])
+        metrics.DATABASE_BYTES.set(state["bytes"])
+        metrics.CONNECTIONS.set(state["connections"])
+        metrics.CONNECTION_LIMIT.set(state["connection_limit"])
+        metrics.TRANSACTION_AGE.set(state["transaction_seconds"])
+        for row in tables:
+            metrics.LIVE_ROWS.labels(row["name"]).set(row["live"])
+            metrics.DEAD_ROWS.labels(row["name"]).set(row["dead"])
         return False

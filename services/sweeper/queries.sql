@@ -107,7 +107,59 @@ RETURNING term
 UPDATE lockkeeper.duties SET expires_at = lockkeeper.clock() WHERE holder = $1
 
 -- name: read_queue_state
--- The figures behind the table-derived metrics.
-SELECT s.agent, s.running, s.waiting, s.deferred, coalesce(s.oldest_waiting_seconds, 0)::float8 AS oldest_waiting_seconds,
-       h.slots, h.tokens_left
-  FROM lockkeeper.queue_state s JOIN lockkeeper.agent_headroom h ON h.agent = s.agent
+-- The figures behind the table-derived metrics, one row per agent.
+-- returns: among them how many waiting tasks the limits would admit now; at most $1 per agent are looked at
+SELECT s.agent, s.paused, s.running, s.waiting, s.deferred,
+       coalesce(s.oldest_waiting_seconds, 0)::float8 AS oldest_waiting_seconds,
+       s.max_concurrent_tasks, s.max_tpm, h.slots, h.tokens_left,
+       CASE WHEN h.paused OR h.cooldown_until > lockkeeper.clock() THEN 0 ELSE admitted.tasks END AS dispatchable
+  FROM lockkeeper.queue_state s
+  JOIN lockkeeper.agent_headroom h ON h.agent = s.agent
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS tasks
+         FROM (SELECT sum(ceil(coalesce(t.estimated_tokens, h.default_tokens)
+                               / greatest(h.expected_seconds / 60.0, 1))) OVER line AS weight,
+                      row_number() OVER line AS place
+                 FROM (SELECT w.estimated_tokens, w.priority, w.created_at, w.id
+                         FROM lockkeeper.tasks w
+                        WHERE w.agent = s.agent AND w.status = 'enqueued' AND NOT w.deferred
+                        ORDER BY w.priority DESC, w.created_at, w.id
+                        LIMIT least($1::int, h.slots)) t
+               WINDOW line AS (ORDER BY t.priority DESC, t.created_at, t.id)) queued
+        WHERE h.max_tpm IS NULL OR queued.weight <= h.tokens_left
+              -- A task beyond the whole budget runs when nothing else does.
+           OR queued.place = 1 AND h.max_tpm > 0 AND h.running = 0 AND h.used_tpm = 0) admitted
+
+-- name: read_duty_state
+-- What the other services owe: leases past their end, results and costs that wait.
+SELECT (SELECT count(*) FROM lockkeeper.tasks t
+         WHERE t.status = 'processing' AND t.lease_expires_at <= lockkeeper.clock()) AS leases_overdue,
+       (SELECT count(*) FROM lockkeeper.recovered_results r WHERE r.settled_at IS NULL) AS results_waiting,
+       owed.attempts AS costs_pending, coalesce(owed.seconds, 0)::float8 AS cost_pending_seconds
+  FROM (SELECT count(*) AS attempts, extract(epoch FROM lockkeeper.clock() - min(x.finished_at)) AS seconds
+          FROM lockkeeper.task_attempts x
+         WHERE x.cost_status = 'pending' AND x.finished_at IS NOT NULL) owed
+
+-- name: read_replicas
+-- Processes that beat within the last $1 seconds, by service and by how they hear.
+SELECT r.service, coalesce(r.info ->> 'listener', 'none') AS hears, count(*) AS replicas
+  FROM lockkeeper.replicas r
+ WHERE r.stopped_at IS NULL AND r.heartbeat_at > lockkeeper.clock() - make_interval(secs => $1::float8)
+ GROUP BY r.service, hears
+
+-- name: read_database_state
+-- How far the database is from its own limits. Transactions of other roles show their age only to members
+-- of pg_read_all_stats.
+SELECT (SELECT age(d.datfrozenxid) FROM pg_catalog.pg_database d WHERE d.datname = current_database()) AS xid_age,
+       pg_database_size(current_database()) AS bytes,
+       count(*) FILTER (WHERE a.datid IS NOT NULL) AS connections,
+       current_setting('max_connections')::int AS connection_limit,
+       coalesce(extract(epoch FROM clock_timestamp() - min(a.xact_start)
+                FILTER (WHERE a.datname = current_database() AND a.pid <> pg_backend_pid())), 0)::float8 AS transaction_seconds
+  FROM pg_catalog.pg_stat_activity a
+
+-- name: read_table_state
+-- Live and dead rows of our tables, as the statistics know them.
+SELECT s.schemaname || '.' || s.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead
+  FROM pg_catalog.pg_stat_user_tables s
+ WHERE s.schemaname IN ('lockkeeper', 'agent_ops')

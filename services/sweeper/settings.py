@@ -16,6 +16,7 @@ class SweeperSettings(BaseSettings):
     threads: int = Field(default=8, ge=1, le=64, description="questions to the Jobs API at one time")
     duty_seconds: float = Field(default=15, ge=1, description="how long a silent sweeper keeps its duty")
     gauges_seconds: float = Field(default=5, gt=0, description="between readings of the table-derived metrics")
+    database_gauges_seconds: float = Field(default=30, gt=0, description="between readings of the database's own state")
     result_seconds: float = Field(default=30, ge=1, description="for the receiver to settle a result that was found")
     doubt_seconds: float = Field(default=30, ge=1, description="lease while the runner cannot be asked")
     retry_seconds: int = Field(default=5, ge=1, description="the SDK's own retries inside one call")

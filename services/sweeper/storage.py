@@ -12,6 +12,8 @@ from shared.db.pool import Connection, Database
 from shared.db.statements import load
 
 _SQL = load("services.sweeper")
+_LOOKED_AT = 1000
+"""Waiting tasks of one agent that a reading looks at; more than that is said as this many."""
 
 
 class SweeperStorage:
@@ -57,7 +59,23 @@ class SweeperStorage:
 
     async def read_queue_state(self) -> list[Any]:
         """One row per agent for the table-derived metrics."""
-        return await self._database.fetch(_SQL["read_queue_state"].sql)
+        return await self._database.fetch(_SQL["read_queue_state"].sql, _LOOKED_AT)
+
+    async def read_duty_state(self) -> Any:
+        """What leases, results and costs are owed."""
+        return await self._database.fetchrow(_SQL["read_duty_state"].sql)
+
+    async def read_replicas(self, seconds: float) -> list[Any]:
+        """Counts of the processes that beat within the last seconds, by service and by how they hear."""
+        return await self._database.fetch(_SQL["read_replicas"].sql, seconds)
+
+    async def read_database_state(self) -> Any:
+        """How far the database is from its own limits."""
+        return await self._database.fetchrow(_SQL["read_database_state"].sql)
+
+    async def read_table_state(self) -> list[Any]:
+        """Live and dead rows per table."""
+        return await self._database.fetch(_SQL["read_table_state"].sql)
 
     async def _fenced(self, name: str, attempts: Sequence[UUID], *args: Any) -> list[Any]:
         async def write(connection: Connection) -> list[Any]:

@@ -15,7 +15,7 @@ Answer with one JSON object that fits the schema, and nothing else.
 Take only what stands in the document. What does not stand there is null, or an empty list: never guess or compute.
 Each value needs its evidence: a short literal quote from the document, copied character by character, in which it \
 stands. Quotes of single fields go into "evidence" under the field's name; list items carry their own.
-Dates are written YYYY-MM-DD, numbers with a point before the decimals and no separators, currencies as ISO 4217 codes."""
+Dates are written YYYY-MM-DD, numbers with a point before the decimals and no separators, currencies as ISO 4217."""
 
 
 def messages(chunk: Chunk, schema: FieldSchema, *, part: int, parts: int) -> list[dict[str, str]]:

@@ -81,7 +81,9 @@ class ServingRoom:
         rule = self._faults.take(MODEL_ANSWER, {"nonsense", "empty"}, facts) if self._faults else None
         if rule is None and endpoint.kind == "proxy":
             return await self._forwarded(endpoint, body)
-        prompt_tokens = _tokens(orjson.dumps([body["messages"], body.get("response_format")]).decode())
+        prompt_tokens = _tokens(
+            orjson.dumps([body["messages"], body.get("response_format"), body.get("tools")]).decode()
+        )
         if prompt_tokens > endpoint.context_tokens:
             raise ApiError(
                 400,
@@ -89,10 +91,10 @@ class ServingRoom:
                 f"The prompt has {prompt_tokens} tokens; the context of this model is {endpoint.context_tokens}.",
             )
         if rule is None:
-            content = await self._stand_in_content(endpoint, body, prompt_tokens)
+            message = await self._stand_in_message(endpoint, body, prompt_tokens)
         else:
-            content = _NONSENSE if rule.kind == "nonsense" else ""
-        usage = _usage(prompt_tokens, content, endpoint.cached_share)
+            message = _message(_NONSENSE if rule.kind == "nonsense" else "")
+        usage = _usage(prompt_tokens, _written(message), endpoint.cached_share)
         completion = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -100,18 +102,21 @@ class ServingRoom:
             "system_fingerprint": FINGERPRINT,
         }
         if body.get("stream"):
-            return StreamingResponse(_streamed(completion, content, usage), media_type="text/event-stream")
-        message = {"role": "assistant", "content": content, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+            return StreamingResponse(_streamed(completion, message["content"], usage), media_type="text/event-stream")
+        reason = "tool_calls" if message.get("tool_calls") else "stop"
+        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
         return json_response({**completion, "object": "chat.completion", "choices": [choice], "usage": usage})
 
-    async def _stand_in_content(self, endpoint: ServingEndpoint, body: JsonObject, prompt_tokens: int) -> str:
+    async def _stand_in_message(self, endpoint: ServingEndpoint, body: JsonObject, prompt_tokens: int) -> JsonObject:
         # The rules and their dictionaries are only loaded by a process that is asked something.
+        from deploy.local.workspace.stand_in import underwriting
         from deploy.local.workspace.stand_in.answer import answer
 
         if endpoint.seconds_per_1000_tokens:
             await asyncio.sleep(endpoint.seconds_per_1000_tokens * prompt_tokens / 1000)
-        return await asyncio.to_thread(answer, body["messages"], body.get("response_format") or {})
+        if underwriting.is_asked(body.get("tools")):
+            return underwriting.answer(body["messages"], body["tools"])
+        return _message(await asyncio.to_thread(answer, body["messages"], body.get("response_format") or {}))
 
     async def _forwarded(self, endpoint: ServingEndpoint, body: JsonObject) -> Response:
         import httpx
@@ -160,6 +165,16 @@ async def _streamed(completion: JsonObject, content: str, usage: JsonObject) -> 
 def _event(completion: JsonObject, choices: Sequence[JsonObject]) -> bytes:
     chunk = {**completion, "object": "chat.completion.chunk", "choices": choices}
     return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+
+def _message(content: str) -> JsonObject:
+    return {"role": "assistant", "content": content, "refusal": None}
+
+
+def _written(message: JsonObject) -> str:
+    """Everything of a message that counts as output tokens."""
+    calls = message.get("tool_calls")
+    return str(message["content"]) + (orjson.dumps(calls).decode() if calls else "")
 
 
 def _usage(prompt_tokens: int, content: str, cached_share: float) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Give a new stack what a person would set up by hand: saved jobs, the Volume, agents, prices.
+"""Give a new stack what a person would set up by hand: saved jobs, the Volume, agents.
 
 Run as a process of its own at every start. It only adds what is missing and never changes what is
 there, so that limits which were changed live survive a restart.
@@ -79,7 +79,7 @@ def job_settings(name: str, entry_point: str) -> dict[str, Any]:
 
 
 async def set_up(description: Mapping[str, Any], workspace_url: str, database_url: str) -> list[str]:
-    """Add what is missing; a line for each thing that was added to the database."""
+    """Add what is missing; the names of the agents that were added."""
     async with httpx.AsyncClient(base_url=workspace_url, timeout=30, trust_env=False) as http:
         workspace = WorkspaceClient(http)
         await workspace.log_in(os.environ["DATABRICKS_CLIENT_ID"], os.environ["DATABRICKS_CLIENT_SECRET"])
@@ -89,29 +89,18 @@ async def set_up(description: Mapping[str, Any], workspace_url: str, database_ur
             await workspace.ensure_job(name, entry_point)
     connection = await asyncpg.connect(database_url)
     try:
-        added = [
-            f"agent {name}"
-            for name, settings in description["agents"].items()
-            if await _insert(connection, "agents", {"name": name, **settings})
-        ]
-        added += [
-            f"price of {price['model']}"
-            for price in description["model_prices"]
-            if await _insert(connection, "model_prices", price)
-        ]
+        return [name for name, settings in description["agents"].items() if await _add(connection, name, settings)]
     finally:
         await connection.close()
-    return added
 
 
-async def _insert(connection: asyncpg.Connection, table: str, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless its key is taken; the columns are those of our own description file."""
-    columns = ", ".join(row)
+async def _add(connection: asyncpg.Connection, name: str, settings: Mapping[str, Any]) -> bool:
+    """Make an agent unless there is one; the columns are those of our own description file."""
+    columns = ", ".join(["name", *settings])
     tag = await connection.execute(
-        f"INSERT INTO lockkeeper.{table} ({columns}) "
-        f"SELECT {columns} FROM jsonb_populate_record(NULL::lockkeeper.{table}, $1::jsonb) "
-        "ON CONFLICT DO NOTHING",
-        json.dumps(row, default=str),
+        f"INSERT INTO lockkeeper.agents ({columns}) "
+        f"SELECT {columns} FROM jsonb_populate_record(NULL::lockkeeper.agents, $1::jsonb) ON CONFLICT DO NOTHING",
+        json.dumps({"name": name, **settings}),
     )
     return str(tag) == "INSERT 0 1"
 
@@ -121,8 +110,8 @@ def main() -> int:
     description = yaml.safe_load(DESCRIPTION.read_text(encoding="utf-8"))
     work = set_up(description, os.environ["DATABRICKS_HOST"], os.environ["LOCKKEEPER_DATABASE_URL"])
     try:
-        for line in asyncio.run(work):
-            click.echo(f"added {line}")
+        for name in asyncio.run(work):
+            click.echo(f"added agent {name}")
     except (httpx.HTTPError, asyncpg.PostgresError, OSError) as error:
         click.echo(f"setup: {error}", err=True)
         return 1

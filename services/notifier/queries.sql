@@ -47,3 +47,7 @@ UNION ALL
   LIMIT 5000)
 UNION ALL
 (SELECT id, NULL FROM lockkeeper.tasks WHERE status = 'processing' LIMIT 2000)
+UNION ALL
+-- A new task has no event yet: its first version is its own row.
+(SELECT id, version FROM lockkeeper.tasks WHERE created_at > clock_timestamp() - make_interval(secs => $1)
+  ORDER BY created_at DESC, id DESC LIMIT 2000)

@@ -18,6 +18,14 @@ from asyncpg.pool import PoolConnectionProxy
 
 from shared.contract.errors import MisconfiguredError, RejectedError, TransientError
 
+PINNED_PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_mergejoin": "off",
+}
+"""For services whose statements run for every task: one plan by index, made once per connection. Statistics
+lag behind a queue that fills and drains, and a plan made for an empty table is a disaster on a full one."""
+
 Password = str | Callable[[], Awaitable[str]]
 Connection = asyncpg.Connection | PoolConnectionProxy
 Result = TypeVar("Result")
@@ -91,14 +99,14 @@ class Database:
 
     def __init__(
         self, url: str, password: Password | None = None, *, name: str, size: int = 5, acquire_seconds: float = 5,
-        statement_seconds: float = 30,
+        statement_seconds: float = 30, pinned_plans: bool = False,
     ) -> None:  # fmt: skip
         self._url = url
         self._password = password
-        self._name = name
         self._size = size
         self._acquire_seconds = acquire_seconds
         self._statement_seconds = statement_seconds
+        self._session = {"application_name": name, "timezone": "UTC", **(PINNED_PLANS if pinned_plans else {})}
         self._pool: asyncpg.Pool | None = None
         self.waits_timed_out = 0
 
@@ -107,7 +115,7 @@ class Database:
         self._pool = await asyncpg.create_pool(
             self._url, password=self._password, min_size=0, max_size=self._size, init=set_codecs, reset=_keep,
             timeout=10, command_timeout=self._statement_seconds, max_inactive_connection_lifetime=300,
-            server_settings={"application_name": self._name, "timezone": "UTC"},
+            server_settings=self._session,
         )  # fmt: skip
 
     async def close(self) -> None:

@@ -38,7 +38,8 @@ from shared.vendors.lakebase import mint_password
 log = structlog.get_logger()
 
 HUNG_SECONDS = 120.0
-CONNECTION_LIFE_SECONDS = 24 * 3600.0
+HOT_SERVICES = frozenset({"dispatcher", "callback_receiver", "sweeper"})
+"""Their statements run for every task, so that their plans are pinned."""
 
 
 def _password_for(instance: str | None) -> RotatingPassword | None:
@@ -78,7 +79,11 @@ class Process:
         self.replica = settings.replica
         self.password = _password_for(settings.database_instance)
         self.database = Database(
-            settings.database_url, self.password, name=f"lockkeeper-{service}", size=settings.database_connections
+            settings.database_url,
+            self.password,
+            name=f"lockkeeper-{service}",
+            size=settings.database_connections,
+            pinned_plans=service in HOT_SERVICES,
         )
         self.notes = Notes(self.database)
         self.listener: Listener | None = None

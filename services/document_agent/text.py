@@ -29,7 +29,7 @@ from shared.contract.text import clean_text
 TRUSTED = 0.5
 _PROSE_CHARACTERS = 24
 _TORN_SHARE = 1 / 3
-_SAMPLE = 3_000
+_SAMPLE = 400
 _PLAIN_SIGNS = frozenset(".,;:!?'\"()[]{}<>/\\|-–—_+*=%&#@$€£¥§°•·…“”‘’«»")
 
 
@@ -75,7 +75,8 @@ def read_layer(textpage: Any, *, as_rows: bool) -> Layer:
     if count <= 0:
         return Layer("", 1.0, 0, 0)
     raw, cleaned = clean_text(textpage.get_text_bounded(errors="surrogatepass"))
-    nulls = _count_nulls(textpage, count)
+    # pdfium leaves what the font maps to U+0000 out of its text without a word: only then is the text shorter.
+    nulls = _count_nulls(textpage, count) if len(raw) + cleaned < count else 0
     text = _tidy(raw)
     angle = dominant_angle(textpage, count)
     trust = layer_trust(text, unmapped_share(textpage, count))
@@ -85,7 +86,7 @@ def read_layer(textpage: Any, *, as_rows: bool) -> Layer:
 
 
 def _count_nulls(textpage: Any, count: int) -> int:
-    """Characters that the font maps to U+0000; pdfium leaves them out of its text without a word."""
+    """How many characters the font maps to U+0000."""
     return sum(pdfium.FPDFText_GetUnicode(textpage, index) == 0 for index in range(min(count, 20_000)))
 
 

@@ -81,6 +81,8 @@ def _repaired(path: Path) -> Any | None:
 
     try:
         with pikepdf.open(path, attempt_recovery=True, suppress_warnings=True) as damaged:
+            if len(damaged.pages) == 0:
+                raise RejectedError("the document has no pages", reason="no_pages")
             buffer = io.BytesIO()
             damaged.save(buffer)
         return pdfium_helpers.PdfDocument(buffer.getvalue())

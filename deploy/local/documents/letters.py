@@ -38,7 +38,7 @@ def contract() -> Made:
         paper.lines(text, gap=20)
     paper.lines("Signed in Rotterdam on 16 February 2026.")
     return paper.made(
-        document_type="agreement",
+        document_type="contract",
         parties=["Delta Gauge Services B.V.", "Zuiderkade Port Authority"],
         dates=["2026-02-16", "2026-03-01", "2028-02-28"],
         amounts=[("3450.00", "EUR"), ("6900.00", "EUR")],

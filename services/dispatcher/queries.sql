@@ -49,7 +49,7 @@ WITH room AS MATERIALIZED (
            sum(c.projected) OVER line AS weight
       FROM room r
      CROSS JOIN LATERAL (
-           SELECT t.id, t.agent, t.priority, t.created_at,
+           SELECT t.ctid AS place_in_heap, t.id, t.agent, t.priority, t.created_at,
                   ceil(coalesce(t.estimated_tokens, r.default_tokens) / r.minutes)::bigint AS projected
              FROM lockkeeper.tasks t
             WHERE t.agent = r.agent AND t.status = 'enqueued' AND NOT t.deferred
@@ -62,7 +62,7 @@ WITH room AS MATERIALIZED (
 ), picked AS MATERIALIZED (
     -- The running sum only grows: the first task that does not fit ends its agent's turn, so nothing
     -- smaller overtakes it. A task beyond the whole budget runs when nothing else does.
-    SELECT id, projected, coalesce(alone, false) AS oversized,
+    SELECT place_in_heap, id, projected, coalesce(alone, false) AS oversized,
            row_number() OVER (ORDER BY priority DESC, created_at, id) AS n
       FROM candidate
      WHERE tokens_left IS NULL OR weight <= tokens_left OR alone
@@ -82,7 +82,8 @@ WITH room AS MATERIALIZED (
            oversized = p.oversized,
            version = t.version + 1, verb = 'claim', reason = NULL
       FROM picked p
-     WHERE t.id = p.id AND t.status = 'enqueued'
+     -- The rows are locked, so they stay where they are: no second walk down the index.
+     WHERE t.ctid = p.place_in_heap AND t.id = p.id AND t.status = 'enqueued'
     RETURNING t.id, t.agent, t.attempt, t.attempt_id, t.reserved_tpm, t.priority, t.created_at, t.version,
               extract(epoch FROM lockkeeper.clock() - t.available_at)::float8 AS waited_seconds
 ), logged AS (

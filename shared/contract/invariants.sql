@@ -98,5 +98,8 @@ HAVING count(*) > 1
 SELECT x.id AS attempt_id, x.llm_cost, sum(c.amount) AS ledger
   FROM lockkeeper.task_attempts x JOIN lockkeeper.cost_entries c ON c.attempt_id = x.id AND c.kind = 'llm'
  WHERE x.llm_cost IS NOT NULL
+       -- What the agent said counts only as long as no trace says it.
+   AND (c.source <> 'callback' OR NOT EXISTS (
+        SELECT FROM lockkeeper.cost_entries t WHERE t.attempt_id = x.id AND t.source = 'trace'))
  GROUP BY x.id, x.llm_cost
 HAVING x.llm_cost <> sum(c.amount)

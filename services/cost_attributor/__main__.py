@@ -1,0 +1,7 @@
+"""Start the cost attributor."""
+
+from __future__ import annotations
+
+from services.cost_attributor.app import main
+
+main()

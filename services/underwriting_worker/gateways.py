@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import httpx
+import openai
 
 from services.underwriting_worker.settings import WorkerSettings
 from shared.agent_kit.model import sorted_status
@@ -16,9 +17,6 @@ from shared.agent_kit.workspace import bearer_token
 from shared.contract.errors import MissingError, RejectedError, TransientError
 from shared.contract.text import clean_json
 from shared.contract.underwriting_samples import BY_APPLICANT
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
 
 Json = dict[str, Any]
 
@@ -105,12 +103,10 @@ class ModelGateway:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._client: AsyncOpenAI | None = None
+        self._client: openai.AsyncOpenAI | None = None
 
     async def ask(self, model: str, messages: list[Json], tools: list[Json]) -> Answer:
         """One answer. Raises TransientError with the provider's delay, or RejectedError with the reason."""
-        import openai
-
         try:
             async with asyncio.timeout(self._settings.model_seconds):
                 client = await self._connected()
@@ -130,11 +126,9 @@ class ModelGateway:
         if self._client is not None:
             await self._client.close()
 
-    async def _connected(self) -> AsyncOpenAI:
+    async def _connected(self) -> openai.AsyncOpenAI:
         key = self._settings.model_key.get_secret_value() or await asyncio.to_thread(bearer_token)
         if self._client is None:
-            import openai
-
             limit = self._settings.model_seconds
             self._client = openai.AsyncOpenAI(
                 api_key=key, base_url=self._settings.model_base_url, max_retries=0, timeout=limit,

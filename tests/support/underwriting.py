@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -20,6 +21,10 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.worker import Interceptor
 
 from deploy.local.workspace.stand_in import underwriting as stand_in
+from services.underwriting_api.gateways import TemporalGateway
+from services.underwriting_api.loops import Delivery
+from services.underwriting_api.settings import ApiSettings
+from services.underwriting_api.storage import ApiStorage
 from services.underwriting_worker.app import Parts
 from services.underwriting_worker.settings import WorkerSettings
 from shared.contract.underwriting import (
@@ -209,6 +214,42 @@ class Underwriting:
 
         found = await until(there, seconds=seconds)
         assert found is not None
+        return found
+
+
+BASE = "/api/v1/underwriting"
+
+
+@dataclass
+class Api:
+    """The API in this process, and its parts."""
+
+    http: httpx.AsyncClient
+    storage: ApiStorage
+    temporal: TemporalGateway
+    delivery: Delivery
+    settings: ApiSettings
+
+    async def start(self, sample: Sample = SAMPLES[0], *, key: str | None = None, **changes: Any) -> httpx.Response:
+        body = {
+            "user": "loan-desk",
+            "applicant": sample.applicant,
+            "amount": str(sample.amount),
+            "purpose": sample.purpose,
+        }
+        return await self.http.post(
+            f"{BASE}/runs", json=body | changes, headers={} if key is None else {"Idempotency-Key": key}
+        )
+
+    async def decide(self, run: UUID | str, word: str = "approve", *, turn: int = 1, **changes: Any) -> httpx.Response:
+        review = review_id(UUID(str(run)), turn)
+        body = {"decision": word, "reviewer": "reviewer-1", **changes}
+        return await self.http.post(f"{BASE}/runs/{run}/reviews/{review}/decision", json=body)
+
+    async def get(self, path: str, **query: Any) -> dict[str, Any]:
+        answer = await self.http.get(f"{BASE}/{path}", params=query)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
         return found
 
 

@@ -1,0 +1,146 @@
+"""The API's calls to Temporal, and what its answers mean."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, NoReturn
+from uuid import UUID
+
+from temporalio.client import (
+    Client,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from services.underwriting_api.settings import ApiSettings
+from shared.contract.errors import ConflictError, MissingError, RejectedError, TransientError
+from shared.contract.underwriting import (
+    DECIDE_UPDATE,
+    PURPOSE_ATTRIBUTE,
+    STATE_ATTRIBUTE,
+    WORKFLOW,
+    Decision,
+    Receipt,
+    RunStart,
+    RunState,
+    workflow_id,
+)
+from shared.vendors.temporal import connect
+
+AWAY = "temporal_unavailable"
+LOOK_SECONDS = 1.5
+_REFUSED = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED})
+
+
+class TemporalGateway:
+    """Runs in Temporal. Every call has a time limit; what is not answered raises TransientError."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        self._settings = settings
+        self._limit = timedelta(seconds=settings.answer_seconds)
+        self._client: Client | None = None
+
+    async def start(self, start: RunStart) -> str:
+        """Start the run, or find it started; returns Temporal's own run id. Raises RejectedError when it never will."""
+        attributes = None
+        if start.search_attributes:
+            pairs = (
+                SearchAttributePair(SearchAttributeKey.for_keyword(STATE_ATTRIBUTE), RunState.STARTING.value),
+                SearchAttributePair(SearchAttributeKey.for_keyword(PURPOSE_ATTRIBUTE), start.purpose),
+            )
+            attributes = TypedSearchAttributes(pairs)
+        try:
+            client = await self._connected()
+            handle = await client.start_workflow(
+                WORKFLOW, start, id=workflow_id(start.run_id), task_queue=self._settings.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING, rpc_timeout=self._limit,
+                search_attributes=attributes,
+            )  # fmt: skip
+        except WorkflowAlreadyStartedError as error:
+            return error.run_id or ""
+        except (RPCError, RuntimeError) as error:
+            if isinstance(error, RPCError) and error.status in _REFUSED:
+                raise RejectedError(f"Temporal refuses the run: {error.message}", reason="start_refused") from error
+            _away(error)
+        return handle.first_execution_run_id or ""
+
+    async def decide(self, run: UUID, decision: Decision) -> Receipt:
+        """Deliver a decision; the same id again gives the same receipt.
+
+        Raises ConflictError with the refusal's word, MissingError when Temporal has no such run (yet), and
+        TransientError when nobody knows what became of it: it may still be applied, so the same id is sent again.
+        """
+        try:
+            handle = await self._handle(run)
+            receipt: Receipt = await handle.execute_update(
+                DECIDE_UPDATE, decision, id=str(decision.decision_id), result_type=Receipt, rpc_timeout=self._limit
+            )
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError):
+                raise ConflictError(cause.message, reason=cause.type or "refused") from error
+            raise ConflictError(str(cause), reason="refused") from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            raise TransientError("no worker has answered yet", reason="no_worker") from error
+        except (RPCError, RuntimeError) as error:
+            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                if "completed" in error.message or "closing" in error.message:
+                    raise ConflictError("the run has ended", reason="run_ended") from error
+                raise MissingError("Temporal has no such run", reason="not_started") from error
+            _away(error)
+        else:
+            return receipt
+
+    async def cancel(self, run: UUID) -> None:
+        """Ask the run to end; one that has ended is left alone. Raises MissingError when Temporal has no such run."""
+        try:
+            await (await self._handle(run)).cancel(rpc_timeout=self._limit)
+        except (RPCError, RuntimeError) as error:
+            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                if "completed" in error.message:
+                    return
+                raise MissingError("Temporal has no such run", reason="not_started") from error
+            _away(error)
+
+    async def look(self, run: UUID) -> dict[str, Any]:
+        """What Temporal itself says about a run now: its pending activities with attempts and last errors."""
+        try:
+            handle = await self._handle(run)
+            found = await handle.describe(rpc_timeout=timedelta(seconds=LOOK_SECONDS))
+        except (RPCError, RuntimeError) as error:
+            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                raise MissingError("Temporal has no such run", reason="not_started") from error
+            _away(error)
+        pending = [
+            {
+                "activity": each.activity_type.name,
+                "attempt": each.attempt,
+                "state": each.state,
+                "last_error": each.last_failure.message or None,
+            }
+            for each in found.raw_description.pending_activities
+        ]
+        return {"status": None if found.status is None else found.status.name.lower(), "pending_activities": pending}
+
+    async def _handle(self, run: UUID) -> WorkflowHandle[Any, Any]:
+        return (await self._connected()).get_workflow_handle(workflow_id(run))
+
+    async def _connected(self) -> Client:
+        if self._client is None:
+            self._client = await connect(self._settings.keys(), lazy=True)
+        return self._client
+
+
+def _away(error: Exception) -> NoReturn:
+    raise TransientError(f"Temporal does not answer: {error}", reason=AWAY) from error

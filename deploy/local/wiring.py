@@ -82,7 +82,7 @@ class Wiring:
             keys = {CALLBACK_KEY_ID: self.folder.secret("callback_key")}
             own["LOCKKEEPER_CALLBACK_RECEIVER_KEYS"] = json.dumps(keys)
         if name == "cost_attributor":
-            own["MLFLOW_TRACKING_URI"] = self.http("mlflow")
+            own |= {"MLFLOW_TRACKING_URI": self.http("mlflow"), "DATABRICKS_WAREHOUSE_ID": "local"}
         return own | self.database(name) | self.databricks(role_of(name))
 
     def agent(self) -> Environment:

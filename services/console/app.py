@@ -1,0 +1,85 @@
+"""Composition root of the console."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
+
+from services.console.gateways.pages import PageCounter
+from services.console.routes.actions import Operator
+from services.console.routes.agents import AgentRoutes
+from services.console.routes.costs import CostRoutes
+from services.console.routes.documents import DocumentRoutes, Intake
+from services.console.routes.edge import Edge
+from services.console.routes.enqueueing import Enqueuer
+from services.console.routes.given import API
+from services.console.routes.operating import OperatingRoutes
+from services.console.routes.pages import PageRoutes
+from services.console.routes.problems import handle_problems
+from services.console.routes.reference import ReferenceRoutes
+from services.console.routes.system import SystemRoutes
+from services.console.routes.tasks import TaskRoutes
+from services.console.settings import ConsoleSettings
+from services.console.storage.agents import AgentStorage
+from services.console.storage.costs import CostStorage
+from services.console.storage.documents import DocumentStorage
+from services.console.storage.operating import OperatingStorage
+from services.console.storage.system import SystemStorage
+from services.console.storage.tasks import TaskStorage
+from shared.db.notes import Notes
+from shared.db.pool import Database
+from shared.runtime.process import Process, Service, run
+from shared.vendors.volumes import Volumes
+from shared.vendors.workspace import Workspace
+
+
+def make_app(
+    settings: ConsoleSettings, database: Database, notes: Notes, volumes: Volumes, counter: PageCounter
+) -> ASGIApp:
+    """The console's HTTP: the API, its reference, and the pages."""
+    tasks = TaskStorage(database)
+    operating = OperatingStorage(database)
+    documents = DocumentStorage(database, duplicate_seconds=settings.duplicate_seconds)
+    app = FastAPI(
+        title="Lockkeeper", version="1", openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None,
+        summary="Documents and tasks in, structured results and costs out.", max_body_size=settings.max_body_bytes,
+    )  # fmt: skip
+    app.state.settings = settings
+    routers: list[APIRouter] = [
+        DocumentRoutes(Intake(documents, volumes, counter, settings), documents, volumes, settings).router(),
+        TaskRoutes(tasks, Enqueuer(tasks, notes)).router(),
+        OperatingRoutes(tasks, Operator(operating, notes)).router(),
+        AgentRoutes(AgentStorage(database), operating, notes).router(),
+        CostRoutes(CostStorage(database), tasks, notes).router(),
+        SystemRoutes(SystemStorage(database), operating).router(),
+    ]
+    for router in routers:
+        app.include_router(router)
+    app.include_router(ReferenceRoutes(app).router())
+    app.include_router(PageRoutes(settings).router())
+    handle_problems(app)
+    return Edge(
+        app, max_body_bytes=settings.max_body_bytes, other_limits={f"{API}/documents": settings.max_upload_bytes},
+        allowed_hosts=settings.allowed_hosts,
+    )  # fmt: skip
+
+
+async def compose(process: Process, settings: ConsoleSettings) -> Service:
+    """Wire the HTTP app to the database and the Volume."""
+    workspace = Workspace(
+        threads=settings.upload_threads + 4, retry_seconds=settings.retry_seconds,
+        http_seconds=settings.transfer_seconds,
+    )  # fmt: skip
+    counter = PageCounter(timeout_seconds=settings.page_count_seconds)
+
+    async def drain() -> None:
+        workspace.close()
+        await counter.close()
+
+    app = make_app(settings, process.database, process.notes, Volumes(workspace), counter)
+    return Service(app=app, drain=drain)
+
+
+def main() -> None:
+    """Run the console until it is told to stop."""
+    run("console", ConsoleSettings, compose)

@@ -1,0 +1,1 @@
+"""Bodies of requests and answers; the OpenAPI document is made from them."""

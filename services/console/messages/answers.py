@@ -1,0 +1,373 @@
+"""Bodies that clients get. Answers are built as plain JSON; a test holds each equal to its class here."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Status = str
+
+
+class Answer(BaseModel):
+    """Answers may gain fields; clients leave aside what they do not know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(BaseModel):
+    """An error as RFC 9457 says."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str | None = None
+    reason: str | None = Field(default=None, description="a stable word for programs")
+
+
+class Document(Answer):
+    """A stored PDF."""
+
+    id: UUID
+    name: str
+    volume_path: str
+    sha256: str
+    bytes: int
+    pages: int | None
+    customer: str | None
+    uploaded_by: str
+    created_at: datetime
+    reused: bool | None = Field(default=None, description="true: it had been uploaded just before")
+
+
+class RefusedFile(Answer):
+    """A file of an upload that was not kept."""
+
+    name: str
+    reason: str
+    message: str
+
+
+class UploadAnswer(Answer):
+    """What became of each file of an upload."""
+
+    documents: list[Document]
+    refused: list[RefusedFile]
+
+
+class Error(BaseModel):
+    """Why a task or attempt failed."""
+
+    model_config = ConfigDict(extra="allow")
+    reason: str | None = None
+    message: str | None = None
+
+
+class Progress(Answer):
+    """How far the present attempt is."""
+
+    pages_done: int | None
+    pages_total: int | None
+    step: str | None
+
+
+class DocumentOfTask(Answer):
+    """The document of a task."""
+
+    id: UUID
+    name: str | None
+    pages: int | None
+
+
+class Waiting(Answer):
+    """Why a task waits; place and start only for a single task."""
+
+    reason: str
+    place: int | None = None
+    estimated_start: datetime | None = None
+
+
+class Cost(Answer):
+    """Tokens and money; amounts are decimal strings, `pending` or `unknown`."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    cache_read_tokens: int | None
+    cache_write_tokens: int | None
+    llm_cost: str
+    compute_cost: str
+    retry_cost: str | None
+    currency: str
+    cost_status: str
+
+
+class Task(Cost):
+    """A task."""
+
+    id: UUID
+    agent: str
+    customer: str | None
+    priority: int
+    status: Status
+    reason: str | None
+    attempt: int
+    max_attempts: int
+    created_at: datetime
+    available_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    estimated_tokens: int | None
+    progress: Progress
+    confidence: float | None
+    document: DocumentOfTask | None
+    labels: dict[str, Any]
+    source_task_id: UUID | None
+    parent_task_id: UUID | None
+    created_by: str
+    error: Error | None
+    waiting: Waiting | None
+    version: int
+
+
+class Attempt(Cost):
+    """One try of a task."""
+
+    id: UUID
+    attempt: int
+    status: str
+    locked_by: str | None
+    run_id: str | None
+    task_run_id: str | None
+    leased_at: datetime
+    submitted_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    cancel_confirmed_at: datetime | None
+    pages: int | None
+    trace_id: str | None
+    trace_state: str | None
+    llm_cost_source: str | None
+    error: Error | None
+
+
+class Event(Answer):
+    """One change of a task."""
+
+    version: int
+    at: datetime
+    verb: str
+    status: Status
+    attempt: int
+    actor: str
+    reason: str | None
+
+
+class TaskDetail(Task):
+    """Everything about one task."""
+
+    attempts: list[Attempt]
+    events: list[Event]
+    cost: Cost
+    result: Any
+    input: dict[str, Any]
+    redone_by: list[UUID] = Field(description="tasks that retry or reprocess this one")
+
+
+class TaskPage(Answer):
+    """A page of tasks, newest first."""
+
+    tasks: list[Task]
+    next_cursor: str | None
+
+
+class BulkAnswer(Answer):
+    """How many tasks the action fits, and how many it changed."""
+
+    action: str
+    dry_run: bool
+    matched: int
+    changed: int
+
+
+class Summary(Answer):
+    """Totals of the tasks that a filter means."""
+
+    counts: dict[str, int]
+    total: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    llm_cost: str
+    compute_cost: str
+    currency: str
+    llm_cost_pending: int
+    compute_cost_pending: int
+    median_response_seconds: float | None
+    p95_response_seconds: float | None
+    confidence: float | None
+    oldest_waiting_at: datetime | None
+
+
+class AgentState(Answer):
+    """How far an agent's limits are used now."""
+
+    running: int
+    reserved_tpm: int
+    used_tpm: int
+    slots: int | None
+    tokens_left: int | None
+    waiting: int
+    deferred: int
+    oldest_waiting_seconds: float | None
+
+
+class Agent(Answer):
+    """An agent: its settings, and their present use under `state`."""
+
+    name: str
+    target: str
+    description: str
+    max_concurrent_tasks: int | None
+    max_tpm: int | None
+    lease_seconds: int
+    max_attempts: int
+    expected_seconds: int
+    max_run_seconds: int
+    default_tokens: int
+    tokens_per_page: int
+    backfill: bool
+    fair_share: bool
+    tasks_per_run: int
+    paused: bool
+    options: dict[str, Any]
+    version: int
+    cooldown_until: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    updated_by: str
+    state: AgentState
+
+
+class AgentList(Answer):
+    """All agents by name."""
+
+    agents: list[Agent]
+
+
+class AgentChange(Answer):
+    """What an agent's settings were from one version on."""
+
+    version: int
+    changed_at: datetime
+    changed_by: str
+    settings: dict[str, Any]
+
+
+class AgentHistory(Answer):
+    """The changes of an agent, newest first."""
+
+    changes: list[AgentChange]
+
+
+class CostRow(Answer):
+    """What a group of tasks cost. Averages leave out tasks whose cost is pending."""
+
+    key: str | None
+    tasks: int
+    attempts: int
+    pages: int | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cache_read_tokens: int | None
+    cache_write_tokens: int | None
+    llm_cost: str
+    compute_cost: str
+    total_cost: str
+    retry_cost: str
+    median_llm_cost: str
+    median_cost: str
+    cost_per_page: str
+    pending_tasks: int
+    currency: str
+    cost_status: str
+
+
+class CostPage(Answer):
+    """Costs by group."""
+
+    group_by: str
+    costs: list[CostRow]
+    next_cursor: str | None
+
+
+class RefreshAnswer(Answer):
+    """The request that the cost attributor will answer."""
+
+    request_id: UUID
+
+
+class CostRequest(Answer):
+    """How far a refresh is."""
+
+    request_id: UUID
+    status: str
+    requested_by: str
+    requested_at: datetime
+    from_at: datetime
+    to_at: datetime
+    attempts_billed: int | None
+    records: int | None
+    error: str | None
+    finished_at: datetime | None
+
+
+class AuditEntry(Answer):
+    """What an operator did."""
+
+    id: UUID
+    at: datetime
+    actor: str
+    action: str
+    target: str
+    before: Any
+    after: Any
+    note: str | None
+
+
+class AuditPage(Answer):
+    """A page of the audit, newest first."""
+
+    entries: list[AuditEntry]
+    next_cursor: str | None
+
+
+class Replica(Answer):
+    """One process of the system."""
+
+    id: str
+    service: str
+    is_alive: bool
+    started_at: datetime
+    heartbeat_at: datetime
+    listener: str | None
+
+
+class ServiceState(Answer):
+    """How many replicas of a service live."""
+
+    service: str
+    alive: int
+    listener: str | None
+
+
+class State(Answer):
+    """The system as it stands."""
+
+    as_of: datetime
+    services: list[ServiceState]
+    replicas: list[Replica]
+    agents: list[dict[str, Any]]

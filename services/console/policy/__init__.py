@@ -1,0 +1,1 @@
+"""Decisions of the console that need nothing but their arguments."""

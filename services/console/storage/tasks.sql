@@ -1,0 +1,77 @@
+-- Tasks as they come in and as they are looked at.
+
+-- name: read_enqueue_terms
+-- What a new task takes from its agent and its document; no row when there is no such agent.
+-- returns: tokens_per_page, whether the document exists, its pages and bytes, and the database's time
+SELECT a.tokens_per_page, d.id AS document_id, d.pages, d.bytes, lockkeeper.clock() AS now
+  FROM lockkeeper.agents a
+  LEFT JOIN lockkeeper.documents d ON d.id = $2
+ WHERE a.name = $1
+
+-- name: enqueue_task
+-- Put a task into the queue, in the name of the person who asked.
+-- owner: console     transition: enqueue
+-- fence: the idempotency key is unique; whoever comes second finds no row and reads the first one's task
+-- returns: the new task's id; no row when the key is taken
+INSERT INTO lockkeeper.tasks
+       (agent, customer, priority, max_attempts, estimated_tokens, available_at, deferred, document_id, idempotency_key,
+        request_digest, created_by, labels, input)
+SELECT a.name, $2, $3, coalesce($4, a.max_attempts), $5, coalesce($6, lockkeeper.clock()), $6 IS NOT NULL, $7, $8,
+       $9, $10, $11, $12
+  FROM lockkeeper.agents a
+ WHERE a.name = $1
+    ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+RETURNING id
+
+-- name: read_keyed_task
+-- The task that an idempotency key stands for.
+SELECT id, request_digest FROM lockkeeper.tasks WHERE idempotency_key = $1
+
+-- name: list_tasks
+-- A page of tasks, newest first, each waiting one with the word why.
+WITH page AS MATERIALIZED (
+    SELECT * FROM lockkeeper.find_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+)
+SELECT page.*, w.reason AS waiting_reason
+  FROM page
+  LEFT JOIN lockkeeper.waiting_reasons(ARRAY (SELECT id FROM page WHERE status = 'enqueued')) w ON w.task_id = page.id
+ ORDER BY page.created_at DESC, page.id DESC
+
+-- name: read_task
+-- One task as it is shown.
+SELECT * FROM lockkeeper.task_overview WHERE id = $1
+
+-- name: read_task_content
+-- What a task was given and what came of it.
+SELECT t.input, coalesce(t.result, r.result) AS result
+  FROM lockkeeper.tasks t
+  LEFT JOIN lockkeeper.attempt_results r ON t.status = 'completed' AND r.attempt_id = t.attempt_id
+ WHERE t.id = $1
+
+-- name: list_attempts
+-- The attempts of a task, first to last.
+SELECT id, attempt, status, locked_by, run_id, task_run_id, leased_at, submitted_at, started_at, finished_at,
+       cancel_requested_at, cancel_confirmed_at, pages, trace_id, trace_state, error, input_tokens, output_tokens,
+       cache_read_tokens, cache_write_tokens, llm_cost, llm_cost_source, compute_cost, currency, cost_status
+  FROM lockkeeper.task_attempts
+ WHERE task_id = $1
+ ORDER BY attempt, leased_at
+
+-- name: list_events
+-- What happened to a task, first to last.
+SELECT version, at, verb, status, attempt, actor, reason
+  FROM lockkeeper.task_history
+ WHERE task_id = $1
+ ORDER BY version
+
+-- name: explain_waiting
+-- Why one task waits, its place and its estimated start; no row when it does not wait.
+SELECT reason, place, estimated_start FROM lockkeeper.waiting($1)
+
+-- name: list_redone
+-- The tasks that retry or reprocess this one.
+SELECT id FROM lockkeeper.tasks WHERE source_task_id = $1 ORDER BY created_at, id LIMIT 100
+
+-- name: summarise_tasks
+-- Totals of the tasks that a filter means.
+SELECT * FROM lockkeeper.task_summary($1, $2, $3, $4, $5, $6, $7, $8)

@@ -1,0 +1,50 @@
+// The extracted fields with their confidence, quotes and pages; tables and text below; the raw JSON for the rest.
+import { h } from "./dom.js";
+import { confidence, count } from "./format.js";
+import { plain } from "./words.js";
+
+function words(value) {
+  if (value === null || value === undefined || value === "") return "not found";
+  if (typeof value !== "object") return String(value);
+  const { label, name, role, date, value: amount, currency, ...rest } = value;
+  const main = name ?? date ?? (amount !== undefined && amount !== null ? [amount, currency].filter(Boolean).join(" ") : null);
+  const side = [label, role].filter(Boolean).join(", ");
+  if (main === null) return JSON.stringify(value);
+  const more = Object.keys(rest).length ? ` ${JSON.stringify(rest)}` : "";
+  return h("span", {}, main, side || more ? h("span", { class: "parts" }, side ? ` – ${side}` : "", more) : "");
+}
+
+function value(one) {
+  const isJudged = one !== null && typeof one === "object" && "value" in one && "confidence" in one;
+  if (!isJudged) return h("div", { class: "value" }, h("span", { class: "what" }, words(one)));
+  const quote = one.evidence ? `“${one.evidence}”` : "";
+  return h("div", { class: "value" }, h("span", { class: "what" }, words(one.value)), confidence(one.confidence),
+    (quote || one.page) && h("span", { class: "quote" }, quote, one.page ? ` page ${one.page}` : ""));
+}
+
+function field([name, content]) {
+  const values = Array.isArray(content) ? content : content === null || content === undefined ? [] : [content];
+  const label = plain(name);
+  return h("div", { class: "field" }, h("div", { class: "label" }, label[0].toUpperCase() + label.slice(1)),
+    h("div", {}, ...(values.length ? values.map(value) : [h("span", { class: "pending" }, "not found in the document")])));
+}
+
+function table(one) {
+  const line = (cells, tag) => h("tr", {}, ...cells.map((cell) => h(tag, {}, cell)));
+  return h("div", { class: "table-frame" }, h("table", { class: "plain" }, one.columns ? h("thead", {}, line(one.columns, "th")) : null, h("tbody", {}, ...one.rows.slice(0, 200).map((row) => line(row, "td")))));
+}
+
+export function result(task) {
+  if (task.result === null) {
+    const said = { completed: "It completed without a result.", failed: "It failed, so there is no result.", cancelled: "It was cancelled, so there is no result." };
+    return h("p", { class: "empty" }, said[task.status] ?? "The result appears here when the task completes.");
+  }
+  const { fields, tables, text, ...rest } = task.result;
+  const damage = rest.document?.damage ?? [];
+  return h("div", {},
+    damage.length ? h("div", { class: "trouble waits" }, h("b", {}, "Read with damage"), ...damage.map((each) => h("p", {}, each))) : null,
+    fields ? h("div", { class: "fields-list" }, ...Object.entries(fields).map(field)) : null,
+    tables?.length ? h("details", { class: "block" }, h("summary", {}, `Tables (${count(tables.length)})`), ...tables.map(table)) : null,
+    text ? h("details", { class: "block" }, h("summary", {}, "Text"), h("pre", {}, text)) : null,
+    h("details", { class: "block" }, h("summary", {}, "All of it as JSON"), h("pre", {}, JSON.stringify(task.result, null, 2))));
+}

@@ -1,5 +1,5 @@
 -- The callback receiver's statements: settle what agents report, in rounds.
--- A round is one transaction: lock_reported, then settle_endings and extend_leases in later statements,
+-- A round is one transaction: lock_reported, then settle_attempts and beat_attempts in later statements,
 -- whose snapshots see everything that committed before the locks were had.
 
 -- name: lock_reported
@@ -21,7 +21,7 @@ SELECT x.id
   JOIN lockkeeper.tasks t ON t.id = x.task_id
  WHERE x.id = ANY ($1::uuid[])
 
--- name: settle_endings
+-- name: settle_attempts
 -- Record how attempts ended and move their tasks on; at most one report per task in one call.
 -- owner: callback_receiver     transition: complete, fail, retry
 -- fence: attempt id; an attempt speaks once, and a task that is over stays as it is
@@ -139,7 +139,7 @@ SELECT e.attempt_id, e.task_id, e.agent, e.verdict, e.outcome,
        (SELECT array_agg(s.id) FROM superseded s WHERE s.task_id = e.task_id) AS superseded
   FROM ended e
 
--- name: extend_leases
+-- name: beat_attempts
 -- Heartbeats: extend the lease of live attempts and move the progress bar, never backwards.
 -- owner: callback_receiver
 -- fence: attempt id; only the task's current attempt, and only while it holds the lease
@@ -161,9 +161,11 @@ WITH given AS MATERIALIZED (
       JOIN lockkeeper.tasks t ON t.id = x.task_id
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x
-       SET status = 'running', started_at = coalesce(x.started_at, lockkeeper.clock())
+       -- While its run is not known it stays `leased`: a dispatcher still has to ask for the run's id.
+       SET status = CASE WHEN x.run_id IS NULL THEN x.status ELSE 'running' END,
+           started_at = coalesce(x.started_at, lockkeeper.clock())
       FROM seen s
-     WHERE x.id = s.attempt_id AND s.is_live AND (s.is_first OR x.status <> 'running')
+     WHERE x.id = s.attempt_id AND s.is_live AND (s.is_first OR x.status <> 'running' AND x.run_id IS NOT NULL)
 ), task AS (
     -- No new version: a progress bar is not a turn of the task's life, and events would drown in it.
     UPDATE lockkeeper.tasks t

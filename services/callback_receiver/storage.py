@@ -67,23 +67,23 @@ class CallbackStorage:
             for each, is_first in zip(mine, first_of_each(task_of[each.attempt_id] for each in mine), strict=True)
             if is_first
         ]
-        settled = await self._settle_endings(connection, [each for each in chosen if each.kind is not Kind.HEARTBEAT])
-        settled |= await self._extend_leases(connection, [each for each in chosen if each.kind is Kind.HEARTBEAT])
+        settled = await self._settle_attempts(connection, [each for each in chosen if each.kind is not Kind.HEARTBEAT])
+        settled |= await self._beat_attempts(connection, [each for each in chosen if each.kind is Kind.HEARTBEAT])
         return [
             settled.get(id(each)) or (None if each.attempt_id in task_of or each.attempt_id in busy else _missing(each))
             for each in reports
         ]
 
-    async def _settle_endings(self, connection: Connection, reports: Sequence[Report]) -> dict[int, Settled]:
+    async def _settle_attempts(self, connection: Connection, reports: Sequence[Report]) -> dict[int, Settled]:
         if not reports:
             return {}
-        rows = await connection.fetch(_SQL["settle_endings"], [_ending(each) for each in reports])
+        rows = await connection.fetch(_SQL["settle_attempts"], [_ending(each) for each in reports])
         return _by_report(reports, rows)
 
-    async def _extend_leases(self, connection: Connection, reports: Sequence[Report]) -> dict[int, Settled]:
+    async def _beat_attempts(self, connection: Connection, reports: Sequence[Report]) -> dict[int, Settled]:
         if not reports:
             return {}
-        rows = await connection.fetch(_SQL["extend_leases"], [_heartbeat(each) for each in reports])
+        rows = await connection.fetch(_SQL["beat_attempts"], [_heartbeat(each) for each in reports])
         return _by_report(reports, rows)
 
 
@@ -113,7 +113,7 @@ def _missing(report: Report) -> Settled:
 
 
 def _ending(report: Report) -> dict[str, Any]:
-    """The report as the row that settle_endings takes; what is not said is left out."""
+    """The report as the row that settle_attempts takes; what is not said is left out."""
     body = report.body
     if isinstance(body, HeartbeatBody):
         raise AssertionError("a heartbeat ends nothing")  # noqa: TRY004 - a fault of ours, not of a caller

@@ -272,8 +272,12 @@ async def test_heartbeats_extend_the_lease_and_never_move_progress_back(database
         assert (task["pages_done"], task["pages_total"], task["step"]) == (4, 9, "reading")
         assert task["lease_expires_at"] > before["lease_expires_at"]
         assert task["version"] == before["version"]
-        assert row["status"] == "running"
-        assert row["started_at"] is not None
+        # Its run is not known yet, and somebody must still ask for it.
+        assert (row["status"], row["started_at"] is None) == ("leased", False)
+        await on.dispatcher.record_runs([(attempt, 4_711)])
+        await it.post(attempt, "heartbeat", {"pages_done": 4})
+        row = await on.attempt(attempt)
+        assert (row["status"], row["run_id"]) == ("running", 4_711)
         assert str(on.task_id) in it.notes.of(Channel.TASK_CHANGED)
         # The next attempt starts at its own first page.
         await it.failure(attempt, retryable=True)

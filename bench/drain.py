@@ -1,0 +1,187 @@
+"""Benches of draining: `drain_1`, `drain_2` (one and two processes), `dirty` (a million finished rows), `backlog`
+(5,000 urgent behind 500,000), `snapshot` (another session's open snapshot), `limited_1`, `limited_2` (200 agents with
+limit 5 and 10 ms of work a task) and `tokens` (the same with token budgets). Run: `python -m bench.drain NAME…`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+
+from bench.queue import QueueBench, line
+
+BATCH = 1000
+COUNT = 20_000
+ROUNDS = 3
+
+
+class Drained:
+    """What one drain cost."""
+
+    def __init__(self, seconds: float, postgres: float, wal: float, accounts: list[dict[str, Any]]) -> None:
+        self.starts = sum(len(each["starts"]) for each in accounts)
+        self.rate = self.starts / seconds
+        self.seconds = seconds
+        self.postgres_us = postgres / self.starts * 1e6
+        self.worker_us = sum(each["cpu"] for each in accounts) / self.starts * 1e6
+        self.wal = wal / self.starts
+        self.spans = [tuple(span) for each in accounts for span in each["spans"]]
+
+    @property
+    def worst_overlap(self) -> int:
+        """The most that one agent ran at once, by the clocks of the workers."""
+        steps = sorted(
+            [(start, 1, agent) for agent, start, _ in self.spans] + [(end, -1, agent) for agent, _, end in self.spans]
+        )
+        now: defaultdict[str, int] = defaultdict(int)
+        worst = 0
+        for _, step, agent in steps:
+            now[agent] += step
+            worst = max(worst, now[agent])
+        return worst
+
+
+async def drain(
+    bench: QueueBench, processes: int, *, pending: str = "", sleep_ms: float = 0, batch: int = BATCH
+) -> Drained:
+    """Run workers until nothing (that `pending` names) waits or runs."""
+    workers = [bench.worker(batch, sleep_ms) for _ in range(processes)]
+    for worker in workers:
+        assert worker.stdout is not None
+        await asyncio.to_thread(worker.stdout.readline)
+    before = (bench.postgres_seconds(), await bench.wal_bytes(), time.perf_counter())
+    for worker in workers:
+        _say(worker, "GO")
+    query = f"SELECT EXISTS (SELECT FROM lockkeeper.tasks WHERE status IN ('enqueued', 'processing') {pending})"
+    while await bench.owner.fetchval(query):
+        await asyncio.sleep(0.02)
+    seconds = time.perf_counter() - before[2]
+    wal = await bench.wal_bytes() - before[1]
+    accounts = await asyncio.gather(*(asyncio.to_thread(_stop, worker) for worker in workers))
+    await asyncio.sleep(0.3)  # the postmaster has reaped the workers' backends
+    return Drained(seconds, bench.postgres_seconds() - before[0], wal, list(accounts))
+
+
+def _say(worker: subprocess.Popen[str], word: str) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write(word + "\n")
+    worker.stdin.flush()
+
+
+def _stop(worker: subprocess.Popen[str]) -> dict[str, Any]:
+    worker.terminate()
+    out, _ = worker.communicate(timeout=30)
+    return dict(json.loads(out.strip().splitlines()[-1]))
+
+
+async def rounds(
+    bench: QueueBench, name: str, fill: Callable[[], Awaitable[None]], processes: int, times: int = ROUNDS, **how: Any
+) -> None:
+    """Medians of some rounds, each beside the limit of its own minute."""
+    found: list[tuple[float, Drained]] = []
+    for _ in range(times):
+        limit = await bench.limit()
+        await fill()
+        found.append((limit, await drain(bench, processes, **how)))
+    median = statistics.median
+    limit = median(limit for limit, _ in found)
+    line(
+        name, median(each.rate for _, each in found), "tasks/s", limit,
+        ratios=[round(each.rate / limit, 3) for limit, each in found],
+        cpu_us=round(median(each.postgres_us + each.worker_us for _, each in found), 1),
+        postgres_us=round(median(each.postgres_us for _, each in found), 1),
+        wal_bytes=round(median(each.wal for _, each in found)),
+        seconds=round(median(each.seconds for _, each in found), 3),
+        worst_overlap=max(each.worst_overlap for _, each in found) if found[0][1].spans else None,
+    )  # fmt: skip
+
+
+async def drained(bench: QueueBench, processes: int) -> None:
+    """An open queue of no-op tasks."""
+
+    async def fill() -> None:
+        await bench.reset()
+        await bench.fill(COUNT)
+
+    await rounds(bench, f"drain_{processes}", fill, processes)
+
+
+async def dirty(bench: QueueBench) -> None:
+    """The same with a million finished rows in the table."""
+    await bench.reset()
+    await bench.owner.execute(
+        "INSERT INTO lockkeeper.tasks (agent, status, finished_at, attempt) "
+        "SELECT 'a0', 'completed', now(), 1 FROM generate_series(1, 1000000)",
+        timeout=600,
+    )
+    await rounds(bench, "dirty", lambda: bench.fill(COUNT), 1)
+
+
+async def backlog(bench: QueueBench) -> None:
+    """Urgent tasks behind half a million others."""
+
+    async def fill() -> None:
+        await bench.reset()
+        await bench.fill(500_000, priority=10)
+        await bench.fill(5_000, priority=90)
+
+    await rounds(bench, "backlog", fill, 1, 1, pending="AND priority = 90")
+
+
+async def snapshot(bench: QueueBench) -> None:
+    """Another session holds a snapshot open all the time."""
+    holder = await asyncpg.connect(bench.server.url())
+    async with holder.transaction(isolation="repeatable_read"):
+        await holder.fetchval("SELECT count(*) FROM lockkeeper.agents")
+
+        async def fill() -> None:
+            await bench.owner.execute("DELETE FROM lockkeeper.tasks")
+            await bench.fill(COUNT)
+
+        await rounds(bench, "snapshot", fill, 1)
+    await holder.close()
+
+
+async def limited(bench: QueueBench, processes: int, name: str, **settings: Any) -> None:
+    """Two hundred agents, each with its own limit."""
+
+    async def fill() -> None:
+        await bench.reset(200, **settings)
+        await bench.fill(COUNT, 200, estimated_tokens=1000)
+
+    await rounds(bench, f"{name}_{processes}", fill, processes, 1, sleep_ms=10)
+
+
+BENCHES: dict[str, Callable[[QueueBench], Awaitable[None]]] = {
+    "drain_1": lambda bench: drained(bench, 1),
+    "drain_2": lambda bench: drained(bench, 2),
+    "dirty": dirty,
+    "backlog": backlog,
+    "snapshot": snapshot,
+    "limited_1": lambda bench: limited(bench, 1, "limited", max_concurrent_tasks=5),
+    "limited_2": lambda bench: limited(bench, 2, "limited", max_concurrent_tasks=5),
+    "tokens_2": lambda bench: limited(bench, 2, "tokens", max_tpm=4000),
+}
+
+
+async def main(bench: QueueBench, names: list[str]) -> None:
+    """Run the named benches, or all of this module, on one server."""
+    try:
+        await bench.open()
+        for name in names or list(BENCHES):
+            await BENCHES[name](bench)
+    finally:
+        await bench.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(QueueBench(), sys.argv[1:]))

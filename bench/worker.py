@@ -1,0 +1,109 @@
+"""One worker of the queue benches: claims and settles through the very code that the services use.
+
+`python -m bench.worker URL BATCH SLEEP_MS EXPECTED`: READY, then work until `EXPECTED` tasks were started here or
+SIGTERM; then one JSON line: starts, seconds, CPU seconds. With SLEEP_MS 0 a claim's tasks are settled as one round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from uuid import UUID
+
+import uvloop
+
+from services.callback_receiver.messages import Kind, Report
+from services.callback_receiver.storage import CallbackStorage
+from services.dispatcher.storage import DispatcherStorage
+from shared.contract.callback import ResultBody
+from shared.contract.ownership import role_of
+from shared.contract.rows import LeasedAttempt
+from shared.db.pool import Database
+
+DONE = ResultBody(result={}, usage=[])
+
+
+class Worker:
+    """A dispatcher and a receiver with an agent between them that only sleeps."""
+
+    def __init__(self, url: str, batch: int, sleep_seconds: float) -> None:
+        self._batch = batch
+        self._sleep_seconds = sleep_seconds
+        self._pools = [
+            Database(url.replace("{role}", role_of(service)), name=f"bench-{service}", size=2, pinned_plans=True)
+            for service in ("dispatcher", "callback_receiver")
+        ]
+        self._claims = DispatcherStorage(self._pools[0], f"bench-{time.time_ns()}")
+        self._settles = CallbackStorage(self._pools[1])
+        self._ended: list[UUID] = []
+        self._wake = asyncio.Event()
+        self.starts: list[tuple[str, float]] = []
+        self.spans: list[tuple[str, float, float]] = []
+        self.stopping = asyncio.Event()
+
+    async def open(self) -> None:
+        """Connect and plan."""
+        for pool in self._pools:
+            await pool.open()
+        await self._pools[1].fetchval("SELECT 1")
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        settling = asyncio.create_task(self._settle_ended())
+        while not self.stopping.is_set():
+            self._wake.clear()
+            leased = await self._claims.claim_tasks(self._batch, 600)
+            if leased:
+                self._start(leased)
+                continue
+            try:
+                async with asyncio.timeout(0.05):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+        settling.cancel()
+
+    def _start(self, leased: list[LeasedAttempt]) -> None:
+        now = time.time()
+        self.starts += [(each.agent, now) for each in leased]
+        if self._sleep_seconds == 0:
+            self._ended += [each.attempt_id for each in leased]
+            self._wake.set()
+            return
+        for each in leased:
+            asyncio.get_running_loop().call_later(self._sleep_seconds, self._end, each, now)
+
+    def _end(self, leased: LeasedAttempt, started: float) -> None:
+        self.spans.append((leased.agent, started, time.time()))
+        self._ended.append(leased.attempt_id)
+
+    async def _settle_ended(self) -> None:
+        while True:
+            ended, self._ended = self._ended[:1000], self._ended[1000:]
+            if not ended:
+                await asyncio.sleep(0.001)
+                continue
+            settled = await self._settles.settle([Report(each, Kind.RESULT, DONE, b"{}") for each in ended])
+            self._ended += [attempt for attempt, found in zip(ended, settled, strict=True) if found is None]
+            self._wake.set()
+
+
+async def main(url: str, batch: str, sleep_ms: str) -> None:
+    """One worker from READY to its account."""
+    worker = Worker(url, int(batch), float(sleep_ms) / 1000)
+    await worker.open()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stopping.set)
+    print("READY", flush=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    cpu = time.process_time()
+    await worker.run()
+    print(json.dumps({"starts": worker.starts, "spans": worker.spans, "cpu": time.process_time() - cpu}), flush=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(*sys.argv[1:4]))

@@ -7,8 +7,8 @@ different scripts inside one word, and pages of signs that are neither letters n
 `TRUSTED` the layer counts as garbage and the page is recognised from its picture instead.
 
 Order. A file draws in any order, mostly a good one, and its own columns are better kept than guessed. Only
-where a third of the visual lines are torn apart in the file (a table drawn column by column, line numbers
-drawn first) and the pieces are too short to be columns of prose, the lines are put together again row by row.
+where nearly every visual line is torn apart in the file (a table drawn column by column, line numbers drawn
+first) and the pieces are too short to be columns of prose, the lines are put together again row by row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shared.contract.text import clean_text
 
 TRUSTED = 0.5
 _PROSE_CHARACTERS = 24
-_TORN_SHARE = 1 / 3
+_TORN_SHARE = 0.85
 _SAMPLE = 400
 _PLAIN_SIGNS = frozenset(".,;:!?'\"()[]{}<>/\\|-–—_+*=%&#@$€£¥§°•·…“”‘’«»")
 
@@ -69,8 +69,8 @@ class Layer:
         return sum(not each.isspace() for each in self.text)
 
 
-def read_layer(textpage: Any, *, as_rows: bool) -> Layer:
-    """The page's text in reading order. `as_rows` when a table is likely, whose rows must stay together."""
+def read_layer(textpage: Any) -> Layer:
+    """The page's text in reading order."""
     count = textpage.count_chars()
     if count <= 0:
         return Layer("", 1.0, 0, 0)
@@ -81,7 +81,7 @@ def read_layer(textpage: Any, *, as_rows: bool) -> Layer:
     angle = dominant_angle(textpage, count)
     trust = layer_trust(text, unmapped_share(textpage, count))
     if trust >= TRUSTED:
-        text = _reordered(textpage, text, angle, as_rows=as_rows)
+        text = _reordered(textpage, text, angle)
     return Layer(text, trust, cleaned + nulls, angle)
 
 
@@ -146,17 +146,18 @@ def _script(letter: str) -> str:
     return "CJK" if name in ("HIRAGANA", "KATAKANA", "FULLWIDTH", "HALFWIDTH", "IDEOGRAPHIC") else name
 
 
-def _reordered(textpage: Any, text: str, angle: int, *, as_rows: bool) -> str:
+def _reordered(textpage: Any, text: str, angle: int) -> str:
     runs = read_runs(textpage, angle)
     if len(runs) < 6:
         return text
     rows = rows_of(runs)
     places = {id(run): index for index, run in enumerate(runs)}
-    torn = [row for row in rows if _is_torn([places[id(run)] for run in row])]
-    if len(torn) < max(3, len(rows) * _TORN_SHARE):
+    torn = [
+        row for row in rows if any(places[id(run)] != places[id(before)] + 1 for before, run in itertools.pairwise(row))
+    ]
+    if len(torn) < max(3, _TORN_SHARE * sum(len(row) > 1 for row in rows)):
         return text
-    pieces = [len(run.text) for row in torn for run in row]
-    if not as_rows and statistics.median(pieces) >= _PROSE_CHARACTERS:
+    if statistics.median(len(run.text) for row in torn for run in row) >= _PROSE_CHARACTERS:
         return text
     return rows_text(rows)
 
@@ -247,8 +248,3 @@ def columns_of(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _median_length(runs: Sequence[Run]) -> float:
     return statistics.median(len(run.text) for run in runs)
-
-
-def _is_torn(places: list[int]) -> bool:
-    """Whether the pieces of a visual line, by their places in the file, stand apart there."""
-    return max(places) - min(places) > len(places) - 1

@@ -80,7 +80,7 @@ class PageReader:
         likely = table_room.is_likely(content.paths)
         textpage = page.get_textpage()
         try:
-            layer = read_layer(textpage, as_rows=likely)
+            layer = read_layer(textpage)
             sizeable = [box for box in content.pictures if _share(box, page) >= _PICTURE_SHARE]
             bare = [box for box in sizeable if not _has_text(textpage, box)]
         finally:

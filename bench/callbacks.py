@@ -186,4 +186,4 @@ def callbacks(count: int = CALLBACKS, connections: int = CONNECTIONS) -> dict[st
 
 
 if __name__ == "__main__":
-    print(json.dumps(callbacks(*map(int, sys.argv[1:]))))  # noqa: T201 - the bench line
+    print(json.dumps(callbacks(*map(int, sys.argv[1:]))))

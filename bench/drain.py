@@ -1,6 +1,8 @@
-"""Benches of draining: `drain_1`, `drain_2` (one and two processes), `dirty` (a million finished rows), `backlog`
-(5,000 urgent behind 500,000), `snapshot` (another session's open snapshot), `limited_1`, `limited_2` (200 agents with
-limit 5 and 10 ms of work a task) and `tokens` (the same with token budgets). Run: `python -m bench.drain NAME…`.
+"""Benches of draining a queue: `python -m bench.drain NAME…`.
+
+`drain_1`, `drain_2` (one and two processes), `dirty` (a million finished rows), `backlog` (5,000 urgent behind
+500,000), `snapshot` (another session's open snapshot), `limited_1`, `limited_2` (200 agents with limit 5 and 10 ms of
+work a task), `tokens_2` (the same with token budgets).
 """
 
 from __future__ import annotations

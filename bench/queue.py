@@ -65,7 +65,7 @@ class QueueBench:
         self.server.destroy()
 
     async def reset(self, agents: int = 1, **settings: Any) -> None:
-        """Empty tables and `agents` agents named a0, a1 …"""
+        """Empty the tables and make `agents` agents named a0, a1 and so on."""
         await self.owner.execute(
             "TRUNCATE lockkeeper.tasks, lockkeeper.task_attempts, lockkeeper.task_events, lockkeeper.agents, "
             "lockkeeper.agent_changes, lockkeeper.token_spending"
@@ -84,7 +84,8 @@ class QueueBench:
         names = ", ".join(["agent", *columns])
         places = "".join(f", ${number + 3}" for number in range(len(columns)))
         await self.owner.execute(
-            f"INSERT INTO lockkeeper.tasks ({names}) SELECT 'a' || (n % $2::int){places} FROM generate_series(1, $1::int) AS n",
+            f"INSERT INTO lockkeeper.tasks ({names}) SELECT 'a' || (n % $2::int){places} "
+            "FROM generate_series(1, $1::int) AS n",
             count,
             agents,
             *columns.values(),
@@ -138,7 +139,8 @@ class QueueBench:
         """A worker process; it prints READY, waits for a line, and prints its account as JSON at its end."""
         return subprocess.Popen(
             [sys.executable, "-m", "bench.worker", self.server.url("{role}"), *map(str, arguments)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 
 

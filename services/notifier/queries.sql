@@ -27,8 +27,10 @@ SELECT * FROM lockkeeper.task_summary($1, $2, $3, $4, $5, $6, $7, $8)
 -- name: list_queue_state
 -- The use of every agent's limits.
 SELECT agent AS name, paused, max_concurrent_tasks, max_tpm, running, reserved_tpm, used_tpm,
-       greatest(max_concurrent_tasks - running, 0) AS slots,
-       greatest(max_tpm - reserved_tpm - used_tpm, 0) AS tokens_left,
+       CASE WHEN max_concurrent_tasks IS NOT NULL
+            THEN greatest(max_concurrent_tasks - running, 0) END AS slots,
+       CASE WHEN max_tpm IS NOT NULL
+            THEN greatest(max_tpm - reserved_tpm - used_tpm, 0) END AS tokens_left,
        waiting, deferred, oldest_waiting_seconds
   FROM lockkeeper.queue_state
  ORDER BY agent

@@ -10,6 +10,11 @@ from lockkeeper.options import filters as filter_options
 from lockkeeper.options import json_option, with_api
 
 GROUPS = ["task", "agent", "customer", "status"]
+COLUMNS = (
+    "key", "tasks", "attempts", "pages", "input_tokens", "output_tokens", "llm_cost", "compute_cost", "total_cost",
+    "retry_cost", "cost_per_page", "pending_tasks", "currency", "cost_status",
+)  # fmt: skip
+"""What people see; JSON and CSV hold everything."""
 
 
 @click.command()
@@ -35,5 +40,9 @@ def costs(
         show.as_json(answer)
         return
     rows = answer["costs"]
-    columns = list(rows[0]) if rows else [group_by, "llm_cost", "compute_cost"]
-    show.table(columns, [[row.get(name) for name in columns] for row in rows])
+    columns = [name for name in COLUMNS if not rows or name in rows[0]]
+    show.table(columns, [[_cell(name, row.get(name)) for name in columns] for row in rows])
+
+
+def _cell(name: str, value: object) -> object:
+    return show.money(value) if name.endswith(("_cost", "_page")) else value

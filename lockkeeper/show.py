@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import click
@@ -62,10 +63,14 @@ def error_of(row: Mapping[str, Any]) -> str | None:
 
 
 def money(amount: object, currency: str | None = None) -> str:
-    """A cost as the API gave it: a decimal string, or the word that it is not known yet."""
-    if amount in (None, PENDING):
+    """A cost to a millionth, or the word that it is not known: `pending`, `unknown`."""
+    if amount is None:
         return PENDING
-    return f"{amount} {currency}" if currency else str(amount)
+    try:
+        shown = f"{Decimal(str(amount)):.6f}"
+    except InvalidOperation:
+        return str(amount)
+    return f"{shown} {currency}" if currency else shown
 
 
 def _instant(value: str) -> str:

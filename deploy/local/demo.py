@@ -111,8 +111,8 @@ class Demo:
         self._http.post("/costs/refresh", json={}).raise_for_status()
         deadline = time.monotonic() + COSTS_SECONDS
         asked_again = time.monotonic()
-        while any(_is_pending(paper.task) for paper in self.papers) and time.monotonic() < deadline:
-            self._look(paper for paper in self.papers if _is_pending(paper.task))
+        while any(_is_unbilled(paper.task) for paper in self.papers) and time.monotonic() < deadline:
+            self._look(paper for paper in self.papers if _is_unbilled(paper.task))
             yield
             time.sleep(POLL_SECONDS)
             if time.monotonic() - asked_again > COSTS_SECONDS / 5:
@@ -148,8 +148,8 @@ def summary(papers: Sequence[Paper], seconds: float) -> str:
     return json.dumps(line, ensure_ascii=False)
 
 
-def _is_pending(task: Json | None) -> bool:
-    return task is not None and "pending" in {task.get("llm_cost"), task.get("compute_cost")}
+def _is_unbilled(task: Json | None) -> bool:
+    return task is not None and None in {amount(task, "llm_cost"), amount(task, "compute_cost")}
 
 
 def _instant(text: str) -> float:

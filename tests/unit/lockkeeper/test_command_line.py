@@ -139,4 +139,5 @@ def test_a_failure_reads_as_a_sentence(row: dict[str, object], sentence: str | N
 def test_unknown_money_is_pending_and_never_zero() -> None:
     assert show.money(None) == "pending"
     assert show.money("pending", "USD") == "pending"
-    assert show.money("0.0012", "USD") == "0.0012 USD"
+    assert show.money("unknown", "USD") == "unknown"
+    assert show.money("0.00123456789", "USD") == "0.001235 USD"

@@ -21,6 +21,7 @@ import asyncpg
 import httpx
 import orjson
 import psutil
+import uvloop
 
 from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from shared.contract.ownership import role_of
@@ -130,13 +131,16 @@ async def measure(server: PostgresServer, count: int, connections: int) -> dict[
         load = Load()
         postgres_before = cpu_seconds(server)
         receiver_before = sum(psutil.Process(receiver.pid).cpu_times()[:2])
+        own_before = time.process_time()
         started = time.perf_counter()
         queue = again + requests[::-1]
         await asyncio.gather(*(send_all(queue, port, load) for _ in range(connections)))
         seconds = time.perf_counter() - started
+        own_cpu = time.process_time() - own_before
         receiver_cpu = sum(psutil.Process(receiver.pid).cpu_times()[:2]) - receiver_before
         postgres_cpu = cpu_seconds(server) - postgres_before
         await verify(owner, count)
+        rounds = await round_figures(ops_port)
     finally:
         receiver.send_signal(signal.SIGTERM)
         receiver.wait(30)
@@ -149,6 +153,8 @@ async def measure(server: PostgresServer, count: int, connections: int) -> dict[
         "p99_ms": round(load.latencies[int(sent * 0.99)] * 1e3, 1),
         "callbacks": sent, "connections": connections, "refused": load.refused,
         "receiver_cpu_us": round(receiver_cpu / sent * 1e6), "postgres_cpu_us": round(postgres_cpu / sent * 1e6),
+        "sender_cpu_us": round(own_cpu / sent * 1e6),
+        **rounds,
     }  # fmt: skip
     value = round(sent / seconds)
     return {"name": "callbacks", "value": value, "unit": "1/s", "limit": None, "ratio": None, "detail": detail}
@@ -159,6 +165,23 @@ async def verify(owner: asyncpg.Connection, count: int) -> None:
     done = await owner.fetchval("SELECT count(*) FROM lockkeeper.tasks WHERE status = 'completed' AND version = 2")
     if done != count:
         raise SystemExit(f"callbacks: {done} of {count} tasks were settled")
+
+
+async def round_figures(ops_port: int) -> dict[str, float]:
+    """What the receiver itself counted: how long a settling transaction took, and how many reports it held."""
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(f"http://127.0.0.1:{ops_port}/metrics")).text
+    figures = {
+        name: float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        for name in ("round_seconds_sum", "round_seconds_count", "round_reports_sum")
+        if line.startswith(f"lockkeeper_settle_{name} ")
+    }
+    rounds = max(1.0, figures["round_seconds_count"])
+    return {
+        "round_ms": round(figures["round_seconds_sum"] / rounds * 1e3, 1),
+        "reports_a_round": round(figures["round_reports_sum"] / rounds, 1),
+    }
 
 
 def cpu_seconds(server: PostgresServer) -> float:
@@ -180,7 +203,7 @@ def callbacks(count: int = CALLBACKS, connections: int = CONNECTIONS) -> dict[st
     server = PostgresServer.create(fsync="on", synchronous_commit="on", full_page_writes="on", max_wal_size="4GB")
     try:
         asyncio.run(server.make_template())
-        return asyncio.run(measure(server, count, connections))
+        return uvloop.run(measure(server, count, connections))
     finally:
         server.destroy()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from deploy.local import front_door, postgres
 from deploy.local.folder import LOOPBACK
 from deploy.local.process import Command
 from deploy.local.wiring import SERVICES, Environment, Wiring
+from shared.contract.underwriting import PURPOSE_ATTRIBUTE, STATE_ATTRIBUTE, TURN_ATTRIBUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,16 @@ def _environment(own: Environment) -> Environment:
 
 
 def _program(name: str) -> str:
-    """A program that a wheel put beside the interpreter."""
-    return str(Path(sys.executable).with_name(name))
+    """A program that a wheel put beside the interpreter, else one of the machine."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name) or str(beside)
+
+
+def temporal_source() -> str | None:
+    """Where this stack's Temporal comes from: `cluster` or `program`; None when this machine has none."""
+    if os.environ.get("TEMPORAL_ADDRESS"):
+        return "cluster"
+    return "program" if Path(_program("temporal")).exists() else None
 
 
 def _module(name: str, environment: Callable[[Wiring], Environment]) -> Callable[[Wiring], Command]:
@@ -67,7 +77,7 @@ def _postgres(wiring: Wiring) -> Command:
 
 
 def _front_door(wiring: Wiring) -> Command:
-    upstreams = {name: wiring.ports[name] for name in ("console", "notifier", "callback_receiver")}
+    upstreams = {name: wiring.ports[name] for name in ("console", "notifier", "callback_receiver", "underwriting_api")}
     file = wiring.folder.path / "front_door.json"
     file.write_text(json.dumps(front_door.configuration(wiring.ports["front_door"], upstreams), indent=1))
     environment = {"XDG_DATA_HOME": str(wiring.folder.path / "caddy")}
@@ -106,6 +116,9 @@ def _temporal(wiring: Wiring) -> Command:
         "--sqlite-pragma=journal_mode=wal",
         "--sqlite-pragma=synchronous=normal",
         "--log-level=warn",
+        f"--search-attribute={STATE_ATTRIBUTE}=Keyword",
+        f"--search-attribute={PURPOSE_ATTRIBUTE}=Keyword",
+        f"--search-attribute={TURN_ATTRIBUTE}=Int",
     ]
     return Command(arguments, _environment({}), niceness=5)
 
@@ -144,7 +157,18 @@ PARTS: tuple[Part, ...] = (
     _service("sweeper", needs=("workspace",), after=("console",)),
     _service("cost_attributor", needs=("workspace",), after=("console",)),
     Part("mlflow", _mlflow, "http", path="/health", after=("console",), grace_seconds=5),
-    Part("temporal", _temporal, "connect", scheme="", after=("mlflow",)),
+    Part("temporal", _temporal, "connect", scheme="", after=("dispatcher", "callback_receiver")),
+    Part(
+        "policy_sync",
+        _module("deploy.local.policy_sync", Wiring.policy_sync),
+        "http",
+        path="/health",
+        needs=("schema",),
+        after=("dispatcher",),
+        grace_seconds=5,
+    ),
+    _service("underwriting_api", after=("dispatcher", "callback_receiver")),
+    _service("underwriting_worker", needs=("workspace",), after=("dispatcher", "callback_receiver")),
 )
 
 

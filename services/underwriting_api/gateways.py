@@ -35,7 +35,7 @@ from shared.contract.underwriting import (
     RunState,
     workflow_id,
 )
-from shared.vendors.temporal import connect
+from shared.vendors.temporal import connect, ensure_search_attributes
 
 AWAY = "temporal_unavailable"
 LOOK_SECONDS = 1.5
@@ -51,29 +51,44 @@ class TemporalGateway:
         self._client: Client | None = None
 
     async def start(self, start: RunStart) -> str:
-        """Start the run, or find it started; returns Temporal's own run id. Raises RejectedError when it never will."""
-        attributes = None
-        if start.search_attributes:
-            pairs = (
-                SearchAttributePair(SearchAttributeKey.for_keyword(STATE_ATTRIBUTE), RunState.STARTING.value),
-                SearchAttributePair(SearchAttributeKey.for_keyword(PURPOSE_ATTRIBUTE), start.purpose),
-            )
-            attributes = TypedSearchAttributes(pairs)
+        """Start the run, or find it started; returns Temporal's own run id. Raises RejectedError when it never will.
+
+        A namespace that does not know our search attributes is told of them first, or does without.
+        """
         try:
-            client = await self._connected()
-            handle = await client.start_workflow(
-                WORKFLOW, start, id=workflow_id(start.run_id), task_queue=self._settings.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING, rpc_timeout=self._limit,
-                search_attributes=attributes,
-            )  # fmt: skip
-        except WorkflowAlreadyStartedError as error:
-            return error.run_id or ""
+            try:
+                return await self._start(start)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.INVALID_ARGUMENT or "search attribute" not in error.message:
+                    raise
+                return await self._start(start if await self._knows_attributes() else _without_attributes(start))
         except (RPCError, RuntimeError) as error:
             if isinstance(error, RPCError) and error.status in _REFUSED:
                 raise RejectedError(f"Temporal refuses the run: {error.message}", reason="start_refused") from error
             _away(error)
+
+    async def _start(self, start: RunStart) -> str:
+        client = await self._connected()
+        try:
+            handle = await client.start_workflow(
+                WORKFLOW, start, id=workflow_id(start.run_id), task_queue=self._settings.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING, rpc_timeout=self._limit,
+                search_attributes=_attributes(start),
+            )  # fmt: skip
+        except WorkflowAlreadyStartedError as error:
+            return error.run_id or ""
         return handle.first_execution_run_id or ""
+
+    async def _knows_attributes(self) -> bool:
+        """Whether they are known by now; a namespace takes a moment to learn new ones, then the start is repeated."""
+        try:
+            added = await ensure_search_attributes(await self._connected())
+        except RejectedError:
+            return False
+        if added:
+            raise TransientError("Temporal is learning our search attributes", reason="search_attributes")
+        return True
 
     async def decide(self, run: UUID, decision: Decision) -> Receipt:
         """Deliver a decision; the same id again gives the same receipt.
@@ -140,6 +155,18 @@ class TemporalGateway:
         if self._client is None:
             self._client = await connect(self._settings.keys(), lazy=True)
         return self._client
+
+
+def _attributes(start: RunStart) -> TypedSearchAttributes | None:
+    if not start.search_attributes:
+        return None
+    state = SearchAttributePair(SearchAttributeKey.for_keyword(STATE_ATTRIBUTE), RunState.STARTING.value)
+    purpose = SearchAttributePair(SearchAttributeKey.for_keyword(PURPOSE_ATTRIBUTE), start.purpose)
+    return TypedSearchAttributes((state, purpose))
+
+
+def _without_attributes(start: RunStart) -> RunStart:
+    return start.model_copy(update={"search_attributes": False})
 
 
 def _away(error: Exception) -> NoReturn:

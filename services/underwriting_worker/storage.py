@@ -249,7 +249,7 @@ class UnderwritingStorage:
                 decision.decision_id, attempt.run_id, decision.review_id, decision.decision, decision.note,
                 decision.reviewer, path, status, effect, refusal, message, attempt.turn,
             )  # fmt: skip
-            await self._close(connection, attempt, events if outcome is WriteOutcome.APPLIED else ())
+            await self._close(connection, attempt, events if outcome is not WriteOutcome.CONFLICT else ())
             return outcome
 
     async def set_trace(self, message: UUID, trace: str) -> None:

@@ -53,8 +53,11 @@ async def connect(keys: Mapping[str, str] | None = None, *, lazy: bool = False) 
         raise TransientError(f"Temporal does not answer at {where}: {error}", reason="temporal_unavailable") from error
 
 
-async def ensure_search_attributes(client: Client) -> None:
-    """Let the namespace know our search attributes. Raises TransientError, or RejectedError when we may not."""
+async def ensure_search_attributes(client: Client) -> bool:
+    """Let the namespace know our search attributes; whether any was missing.
+
+    Raises TransientError, or RejectedError when we may not.
+    """
     service = client.operator_service
     try:
         known = await service.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
@@ -64,7 +67,8 @@ async def ensure_search_attributes(client: Client) -> None:
             await service.add_search_attributes(request)
     except RPCError as error:
         if error.status is RPCStatusCode.ALREADY_EXISTS:
-            return
+            return False
         if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
             raise RejectedError(f"search attributes cannot be added here: {error.message}") from error
         raise TransientError(f"Temporal does not answer: {error.message}", reason="temporal_unavailable") from error
+    return bool(missing)

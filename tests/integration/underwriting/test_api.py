@@ -37,6 +37,7 @@ async def test_the_story_from_request_to_decision(desk: Underwriting, api: Api) 
     assert sum(len(review["decisions"]) for review in detail["reviews"]) == 4, "refusals are on record too"
     refused = [event for event in detail["events"] if event["name"] == "agent.decision_refused"]
     assert sorted(event["details"]["refusal"] for event in refused) == ["run_ended", "stale_review"]
+    assert sum(event["name"] == "agent.decision_accepted" for event in detail["events"]) == 2
     tools = [(call["turn"], call["tool"]) for call in detail["tool_calls"] if call["turn"] == 2]
     assert tools == [(2, "policy_lookup"), (2, "credit_check")], "the question had the model look again"
     listed = await api.get("runs", user="loan-desk", state="completed")

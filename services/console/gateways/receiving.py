@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -121,8 +122,12 @@ class Receiver:
             return
         _, options = parse_options_header(value)
         self._part.name = _decoded(options.get(b"name", b""))
-        if b"filename" in options:
+        if b"filename*" in options:
+            # The form standard forbids it, some clients send it; it is what they mean.
+            self._part.filename = unquote_to_bytes(options[b"filename*"].rpartition(b"'")[2]).decode("utf-8", "replace")
+        elif b"filename" in options:
             self._part.filename = _decoded(options[b"filename"])
+        if self._part.filename is not None:
             self._open_file(self._part)
 
     def _open_file(self, part: _Part) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import databricks.sdk  # noqa: F401 - imported before the clock of the first upload runs
 import httpx
 import pytest
 
@@ -64,14 +65,14 @@ async def serve(
     pool = await database.open("console", size=pool_size)
     notes = Notes(pool)
     await notes.open()
-    workspace = Workspace(threads=4, retry_seconds=1, http_seconds=10)
+    workspace = Workspace(threads=4, retry_seconds=1, http_seconds=60)
     counter = PageCounter(timeout_seconds=10)
     app = make_app(ConsoleSettings(spool_dir=spool_dir, **settings), pool, notes, Volumes(workspace), counter)
     server = HttpServer(app, "127.0.0.1", 0, grace_seconds=1)
     await server.open()
     url = f"http://127.0.0.1:{server.port}"
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             yield Console(http, database, pool, url, spool_dir)
     finally:
         await server.close()

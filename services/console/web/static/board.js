@@ -108,11 +108,22 @@ function options(select, names, chosen) {
   }
 }
 
+// The agent that this person chose last.
+let choice = null;
+function remembered() {
+  if (choice === null) try { choice = localStorage.getItem("lockkeeper-agent") ?? ""; } catch { choice = ""; }
+  return agents.names.includes(choice) ? choice : null;
+}
+byId("upload-agent").addEventListener("change", (event) => {
+  choice = event.target.value;
+  try { localStorage.setItem("lockkeeper-agent", choice); } catch { /* not kept then */ }
+});
+
 const agents = new Agents(byId("agents"), () => live.refresh());
 
 function showAgents(list) {
   agents.show(list);
-  options(byId("upload-agent"), agents.names);
+  options(byId("upload-agent"), agents.names, remembered());
   options(form.elements.agent, agents.names, filters().agent);
 }
 

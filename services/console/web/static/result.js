@@ -29,6 +29,11 @@ function field([name, content]) {
     h("div", {}, ...(values.length ? values.map(value) : [h("span", { class: "pending" }, "not found in the document")])));
 }
 
+// The store sorts names; people expect what a document is before what stands in it.
+const FIRST = ["document_type", "summary", "parties", "dates", "amounts", "totals"];
+const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
+const inOrder = (fields) => Object.entries(fields).sort(([one], [two]) => rank(one) - rank(two) || one.localeCompare(two));
+
 function table(one) {
   const line = (cells, tag) => h("tr", {}, ...cells.map((cell) => h(tag, {}, cell)));
   return h("div", { class: "table-frame" }, h("table", { class: "plain" }, one.columns ? h("thead", {}, line(one.columns, "th")) : null, h("tbody", {}, ...one.rows.slice(0, 200).map((row) => line(row, "td")))));
@@ -43,7 +48,7 @@ export function result(task) {
   const damage = rest.document?.damage ?? [];
   return h("div", {},
     damage.length ? h("div", { class: "trouble waits" }, h("b", {}, "Read with damage"), ...damage.map((each) => h("p", {}, each))) : null,
-    fields ? h("div", { class: "fields-list" }, ...Object.entries(fields).map(field)) : null,
+    fields ? h("div", { class: "fields-list" }, ...inOrder(fields).map(field)) : null,
     tables?.length ? h("details", { class: "block" }, h("summary", {}, `Tables (${count(tables.length)})`), ...tables.map(table)) : null,
     text ? h("details", { class: "block" }, h("summary", {}, "Text"), h("pre", {}, text)) : null,
     h("details", { class: "block" }, h("summary", {}, "All of it as JSON"), h("pre", {}, JSON.stringify(task.result, null, 2))));

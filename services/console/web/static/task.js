@@ -70,7 +70,7 @@ function steps(attempt) {
   const end = attempt.finished_at ?? new Date().toISOString();
   const marks = [["waited", attempt.leased_at, attempt.submitted_at], ["started", attempt.submitted_at, attempt.started_at], ["ran", attempt.started_at, end]];
   const spans = marks.filter(([, from, to]) => from && to).map(([name, from, to]) => [name, Math.max(0, (Date.parse(to) - Date.parse(from)) / 1000)]);
-  const words = { waited: "leased, being submitted", started: "submitted, starting", ran: "running" };
+  const words = { waited: "submitted after", started: "started after", ran: attempt.finished_at ? "ran for" : "running for" };
   return [
     h("div", { class: "steps", role: "img", "aria-label": spans.map(([name, length]) => `${words[name]} ${seconds(length)}`).join(", ") }, ...spans.map(([name, length]) => h("i", { class: name, title: `${words[name]} ${seconds(length)}`, vars: { "--seconds": Math.max(length, 0.05) } }))),
     h("small", {}, spans.map(([name, length]) => `${words[name]} ${seconds(length)}`).join(" · ")),
@@ -90,7 +90,7 @@ function attempts(task) {
 function history(task) {
   fill(byId("task-events"), ...task.events.toReversed().map((event) => h("li", { class: `tone-${event.status}` },
     h("span", {}, VERB[event.verb] ?? plain(event.verb), event.reason && event.verb !== "enqueue" ? ` – ${plain(event.reason)}` : ""),
-    h("small", {}, fullTime(event.at), ` · ${event.actor}`))));
+    h("small", {}, fullTime(event.at), ` · ${event.actor.replace(/^lockkeeper_/, "").replaceAll("_", " ")}`))));
 }
 
 function given(task) {

@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import inspect
+import random
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 import orjson
@@ -35,7 +37,9 @@ from shared.contract.text import clean_json, clean_text
 log = structlog.get_logger()
 
 Handler = Callable[[AgentContext], Awaitable[AgentResult] | AgentResult]
+Found = TypeVar("Found")
 _GRACE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 5.0
 
 
 def run_agent(handler: Handler, argv: Sequence[str] | None = None) -> int:
@@ -86,7 +90,7 @@ class _Attempt:
     async def carry(self) -> int:
         started = time.monotonic()
         try:
-            task = await self._storage.read_input(self._attempt_id)
+            task = await self._patiently(lambda: self._storage.read_input(self._attempt_id))
         except TransientError as error:
             await self._send_failure(error, None, "unavailable")
             return 0
@@ -102,6 +106,20 @@ class _Attempt:
             answer = await self._settle(ending, trace)
             log.info("attempt_ended", outcome=answer, seconds=round(time.monotonic() - started, 3))
         return 0
+
+    async def _patiently(self, work: Callable[[], Awaitable[Found]]) -> Found:
+        """Ask again while the database is away, as long as a callback would be offered: an outage spends no attempt."""
+        give_up_at = time.monotonic() + self._settings.callback_deadline_seconds
+        pause = 0.25
+        while True:
+            try:
+                return await work()
+            except TransientError as error:
+                if time.monotonic() + pause >= give_up_at:
+                    raise
+                log.warning("database_again", error=error.message, pause=round(pause, 2))
+            await asyncio.sleep(pause * (0.75 + random.random() / 2))  # noqa: S311 - jitter
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     async def _handle(self, task: AgentInput, trace: Trace) -> _Ending:
         progress = Progress()
@@ -207,11 +225,12 @@ class _Attempt:
     async def _store(self, body: ResultBody, result: dict[str, object], trace: Trace) -> bool:
         """Whether the row is there. A small result may travel without it; a large one may not."""
         row = body.model_copy(update={"trace_id": trace.trace_id, "trace_state": "unverified"})
+        if body.result is None:
+            await self._patiently(lambda: self._storage.store_result(self._attempt_id, row, result))
+            return True
         try:
             await self._storage.store_result(self._attempt_id, row, result)
         except TransientError:
-            if body.result is None:
-                raise
             log.warning("store_result_failed")
             return False
         return True

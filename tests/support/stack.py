@@ -36,12 +36,13 @@ class StackProcess:
         words = ["up", f"--port={self.port}"]
         return self.command(*words, f"--only={self._only}") if self._only else self.command(*words)
 
-    def start(self, seconds: float = 60) -> StackProcess:
+    def start(self, seconds: float = 60, *parts: str) -> StackProcess:
+        """Returns once these parts are ready; every part when none is named."""
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 self.up(), stdout=output, stderr=output, cwd=CHECKOUT, env=self._environment
             )
-        self.wait(lambda: self.states() <= {"ready", "done"} and bool(self.states()), seconds)
+        self.wait(lambda: self.states(*parts) <= {"ready", "done"} and bool(self.states(*parts)), seconds)
         return self
 
     def wait(self, fact: Callable[[], bool], seconds: float) -> None:
@@ -64,8 +65,8 @@ class StackProcess:
     def part(self, name: str) -> dict[str, Any]:
         return next((part for part in self.description().get("parts", []) if part["name"] == name), {})
 
-    def states(self) -> set[str]:
-        return {part["state"] for part in self.description().get("parts", [])}
+    def states(self, *parts: str) -> set[str]:
+        return {part["state"] for part in self.description().get("parts", []) if not parts or part["name"] in parts}
 
     def family(self) -> list[psutil.Process]:
         """The whole tree of processes as it is now."""

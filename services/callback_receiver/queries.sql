@@ -2,6 +2,61 @@
 -- A round is one transaction: lock_reported, then settle_attempts and beat_attempts in later statements,
 -- whose snapshots see everything that committed before the locks were had.
 
+-- name: complete_attempts
+-- The usual end, in one statement: successes of attempts that hold their tasks. Whatever is not returned goes
+-- the long way.
+-- owner: callback_receiver     transition: complete
+-- fence: attempt id. The lock brings the task's latest row, and a processing task's present attempt is open:
+--        nothing that this snapshot may have missed of the attempt can change the verdict
+-- locks: tasks, skipping those that somebody else holds; then task_attempts
+-- returns: the attempts that completed their tasks
+WITH given AS MATERIALIZED (
+    SELECT *
+      FROM jsonb_to_recordset($1::jsonb) AS g (
+           attempt_id uuid, result jsonb, confidence real, pages int, trace_id text, trace_state text, usage jsonb,
+           used_tokens bigint, report jsonb)
+), held AS MATERIALIZED (
+    SELECT t.ctid AS place, x.id AS attempt_id
+      FROM given g
+      JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
+      JOIN lockkeeper.tasks t ON t.id = x.task_id
+     WHERE t.status = 'processing' AND t.attempt_id = x.id AND x.trace_state IS NULL
+       FOR NO KEY UPDATE OF t SKIP LOCKED
+), task AS (
+    UPDATE lockkeeper.tasks t
+       SET status = 'completed', finished_at = lockkeeper.clock(),
+           result = g.result, confidence = g.confidence, error = NULL,
+           pages_done = coalesce(g.pages, t.pages_done), pages_total = coalesce(g.pages, t.pages_total), step = NULL,
+           deferred = false, locked_by = NULL, lease_expires_at = NULL, reserved_tpm = 0,
+           version = t.version + 1, verb = 'complete', reason = NULL
+      FROM held h JOIN given g ON g.attempt_id = h.attempt_id
+     WHERE t.ctid = h.place AND t.attempt_id = h.attempt_id AND t.status = 'processing'
+    RETURNING t.id, t.attempt_id, t.version, t.attempt, t.agent
+), attempt AS (
+    UPDATE lockkeeper.task_attempts x
+       SET status = 'completed', finished_at = lockkeeper.clock(), error = NULL, pages = coalesce(g.pages, x.pages),
+           trace_id = g.trace_id, trace_state = g.trace_state, usage = g.usage, report = g.report,
+           -- Nothing was said about tokens: it keeps weighing as it was reserved.
+           used_tokens = coalesce(g.used_tokens, ceil(x.reserved_tpm * greatest(1, extract(
+               epoch FROM lockkeeper.clock() - coalesce(x.started_at, x.leased_at)) / 60)))
+      FROM task k JOIN given g ON g.attempt_id = k.attempt_id
+     WHERE x.id = k.attempt_id
+    RETURNING x.agent, x.used_tokens, extract(epoch FROM x.finished_at - coalesce(x.started_at, x.leased_at)) AS seconds
+), logged AS (
+    INSERT INTO lockkeeper.task_events
+           (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor)
+    SELECT id, version, clock_timestamp(), 'complete', 'completed', attempt, agent, 0, 0, session_user FROM task
+), spent AS (
+    INSERT INTO lockkeeper.token_spending (agent, at, tpm)
+    SELECT u.agent, lockkeeper.clock(), sum(ceil(u.used_tokens / greatest(1, u.seconds / 60)))
+      FROM attempt u
+     WHERE u.used_tokens > 0
+       AND EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = u.agent AND a.max_tpm IS NOT NULL)
+     GROUP BY u.agent
+)
+SELECT attempt_id, id AS task_id, agent, 'complete' AS verdict, 'completed' AS outcome, NULL::uuid[] AS superseded
+  FROM task
+
 -- name: lock_reported
 -- Take the row locks under which the later statements decide.
 -- locks: tasks by id; a row that somebody else holds is left out and asked for again in a later round, so

@@ -9,7 +9,7 @@ import orjson
 
 from services.callback_receiver.messages import Kind, Report, Settled, Verdict, recovered_report
 from services.callback_receiver.policy import classify, first_of_each, rate_tokens
-from shared.contract.callback import FailureBody, HeartbeatBody
+from shared.contract.callback import Body, FailureBody, HeartbeatBody, ResultBody
 from shared.db.pool import Connection, Database
 from shared.db.statements import load
 
@@ -28,7 +28,12 @@ class CallbackStorage:
         Everything returned is committed. Raises TransientError; RejectedError when one of the reports holds
         a value that the database refuses, and then none of them is settled.
         """
-        return await self._database.atomically(lambda connection: self._settle_round(connection, reports))
+        completed = await self._complete_attempts(reports)
+        rest = [each for each in reports if id(each) not in completed]
+        if not rest:
+            return [completed[id(each)] for each in reports]
+        others = iter(await self._database.atomically(lambda connection: self._settle_round(connection, rest)))
+        return [completed.get(id(each)) or next(others) for each in reports]
 
     async def settle_recovered(self, limit: int) -> tuple[list[Settled], int]:
         """Settle results whose callback never came, and how many rows were taken; busy tasks are left for later."""
@@ -52,6 +57,18 @@ class CallbackStorage:
     async def read_clock(self) -> float:
         """The database's clock, in seconds since 1970."""
         return float(await self._database.fetchval(_SQL["read_clock"]))
+
+    async def _complete_attempts(self, reports: Sequence[Report]) -> dict[int, Settled]:
+        results = [each for each in reports if each.kind is Kind.RESULT and _is_whole(each.body)]
+        chosen = [
+            each
+            for each, is_first in zip(results, first_of_each(each.attempt_id for each in results), strict=True)
+            if is_first
+        ]
+        if not chosen:
+            return {}
+        rows = await self._database.fetch(_SQL["complete_attempts"], [_ending(each) for each in chosen])
+        return _by_report(chosen, rows)
 
     async def _settle_round(self, connection: Connection, reports: Sequence[Report]) -> list[Settled | None]:
         if not reports:
@@ -106,6 +123,11 @@ def _settled(kind: Kind, row: Any) -> Settled:
         cancel_requested=is_heartbeat and row["cancel_requested"],
         superseded=() if is_heartbeat else tuple(row["superseded"] or ()),
     )
+
+
+def _is_whole(body: Body) -> bool:
+    """Whether a success brings its result along, or has none."""
+    return isinstance(body, ResultBody) and not body.result_stored
 
 
 def _missing(report: Report) -> Settled:

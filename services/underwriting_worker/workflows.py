@@ -310,7 +310,9 @@ class LoanUnderwritingWorkflow:
             except ActivityError as fault:
                 kind = faults.sort(fault)
                 lost += kind is faults.Fault.LOST
-                if kind is faults.Fault.OWN or is_cancelled_exception(fault):
+                if is_cancelled_exception(fault) or (
+                    kind is faults.Fault.OWN and not (must and faults.may_pass(fault))
+                ):
                     raise
                 if not must and lost >= retries.MOST_LOST_ROUNDS:
                     raise

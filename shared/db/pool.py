@@ -34,6 +34,8 @@ _RETRYABLE = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg
 _TRANSIENT = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # The driver's own state of a connection that the server is just closing.
+    asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.LockNotAvailableError,

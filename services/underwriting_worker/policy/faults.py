@@ -34,6 +34,11 @@ def sort(fault: ActivityError) -> Fault:
     return Fault.OWN
 
 
+def may_pass(fault: ActivityError) -> bool:
+    """Whether another try could end otherwise: what the record needs is tried until it is written."""
+    return not (isinstance(fault.cause, ApplicationError) and fault.cause.non_retryable)
+
+
 def described(fault: BaseException) -> dict[str, str]:
     """The last real error in a word and a sentence, not only that time ran out."""
     timed_out: TimeoutError | None = None

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 _FLUSH_BYTES = 512 * 1024
 _FIELD_BYTES = 10_000
+_FILE_FIELDS = frozenset({"files", "file"})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -60,7 +60,6 @@ class _Part:
     """The part that is being received."""
 
     name: str = ""
-    filename: str | None = None
     file: ReceivedFile | None = None
     head: bytes = b""
     digest: hashlib._Hash = field(default_factory=hashlib.sha256)
@@ -122,16 +121,12 @@ class Receiver:
             return
         _, options = parse_options_header(value)
         self._part.name = _decoded(options.get(b"name", b""))
-        if b"filename*" in options:
-            # The form standard forbids it, some clients send it; it is what they mean.
-            self._part.filename = unquote_to_bytes(options[b"filename*"].rpartition(b"'")[2]).decode("utf-8", "replace")
-        elif b"filename" in options:
-            self._part.filename = _decoded(options[b"filename"])
-        if self._part.filename is not None:
-            self._open_file(self._part)
+        # A file is what has a file's name, or stands where files belong.
+        if b"filename" in options or self._part.name in _FILE_FIELDS:
+            self._open_file(self._part, _decoded(options.get(b"filename", b"")))
 
-    def _open_file(self, part: _Part) -> None:
-        part.file = ReceivedFile(part.filename or "")
+    def _open_file(self, part: _Part, name: str) -> None:
+        part.file = ReceivedFile(name)
         self.files.append(part.file)
         if len(self.files) > self._limits.files:
             part.file.refusal = "too_many_files"

@@ -37,7 +37,7 @@ WITH ended AS (
     UPDATE lockkeeper.task_attempts
        SET finished_at = lockkeeper.clock(),
            -- Leased counts too: the call that starts its run may be on its way.
-           cancel_requested_at = CASE WHEN status <> 'released'
+           cancel_requested_at = CASE WHEN status <> 'released' OR run_id IS NOT NULL
                                       THEN coalesce(cancel_requested_at, lockkeeper.clock()) END,
            status = 'cancelled'
      WHERE id = ANY ($1::uuid[])

@@ -1,0 +1,189 @@
+"""The stories that people live with the pages, in a real Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import uuid
+from typing import Any
+
+import pypdfium2
+import pytest
+from playwright.async_api import BrowserContext, Page, expect
+
+from tests.browser.conftest import Pages
+
+pytestmark = pytest.mark.timeout(180)
+
+SECONDS = 1000
+
+
+def pdf() -> bytes:
+    document = pypdfium2.PdfDocument.new()
+    document.new_page(200, 300)
+    buffer = io.BytesIO()
+    document.save(buffer)
+    return buffer.getvalue()
+
+
+async def note(pages: Pages, task_id: object) -> None:
+    await pages.database.owner.execute(
+        "SELECT pg_notify('lockkeeper_task_changed', jsonb_build_array($1::text)::text)", str(task_id)
+    )
+
+
+async def add_task(pages: Pages, name: str | None = None, **columns: Any) -> uuid.UUID:
+    document = None
+    if name is not None:
+        document = await pages.database.owner.fetchval(
+            "INSERT INTO lockkeeper.documents (name, volume_path, sha256, bytes, pages, uploaded_by) "
+            "VALUES ($1, $2, 'x', 1, 3, 'local') RETURNING id",
+            name, f"/{uuid.uuid4()}",
+        )  # fmt: skip
+    named = {"agent": "reader", "document_id": document, **columns}
+    places = ", ".join(f"${n}" for n in range(1, len(named) + 1))
+    task_id: uuid.UUID = await pages.database.owner.fetchval(
+        f"INSERT INTO lockkeeper.tasks ({', '.join(named)}) VALUES ({places}) RETURNING id", *named.values()
+    )
+    await note(pages, task_id)
+    return task_id
+
+
+async def fail(pages: Pages, task_id: uuid.UUID) -> None:
+    await pages.database.owner.execute(
+        "UPDATE lockkeeper.tasks SET status = 'failed', finished_at = now(), version = version + 1, verb = 'fail', "
+        'error = \'{"reason": "password_required", "message": "The document needs a password."}\' WHERE id = $1',
+        task_id,
+    )
+    await note(pages, task_id)
+
+
+async def is_live(page: Page, mode: str = "live", seconds: float = 20) -> None:
+    await expect(page.locator("#freshness")).to_have_attribute("data-mode", mode, timeout=seconds * SECONDS)
+
+
+async def test_the_page_follows_what_happens(pages: Pages, context: BrowserContext) -> None:
+    page = await context.new_page()
+    await page.goto(pages.url)
+    await is_live(page)
+    await expect(page.locator("#tasks-empty")).to_contain_text("Drop a PDF")
+    hostile = '<img src=x onerror="document.title=1">.pdf'
+    task_id = await add_task(pages, hostile, customer="Nordlicht GmbH")
+    row = page.locator("#rows tr")
+    await expect(row).to_have_count(1, timeout=2 * SECONDS)
+    await expect(row.locator(".doc a")).to_have_text(hostile)
+    await expect(row).to_contain_text("starts next")
+    await expect(row).to_contain_text("pending")
+    await expect(page.locator(".tone-enqueued b").first).to_have_text("1", timeout=3 * SECONDS)
+    await fail(pages, task_id)
+    await expect(row.locator(".chip")).to_have_text("Failed", timeout=2 * SECONDS)
+    await expect(row).to_contain_text("The document needs a password.")
+    await expect(page.locator(".tile.tone-failed b")).to_have_text("1", timeout=3 * SECONDS)
+    await expect(page.locator("#agents")).to_contain_text("0 of 4 running")
+
+
+async def test_files_are_uploaded_by_choice_and_refusals_named(pages: Pages, context: BrowserContext) -> None:
+    page = await context.new_page()
+    await page.goto(pages.url)
+    await is_live(page)
+    await expect(page.locator("#upload-agent")).to_have_value("reader")
+    files: list[Any] = [
+        {"name": "good one.pdf", "mimeType": "application/pdf", "buffer": pdf()},
+        {"name": "empty.pdf", "mimeType": "application/pdf", "buffer": b""},
+        {"name": "letter.pdf", "mimeType": "application/pdf", "buffer": b"Dear Sir"},
+    ]
+    await page.locator("#upload-files").set_input_files(files)
+    await expect(page.locator("#uploads-total")).to_have_text("1 of 3 submitted, 2 refused", timeout=90 * SECONDS)
+    listed = page.locator("#uploads-list")
+    await expect(listed).to_contain_text("The file is empty.")
+    await expect(listed).to_contain_text("The file is not a PDF.")
+    await expect(page.locator("#rows .doc a")).to_have_text("good one.pdf", timeout=5 * SECONDS)
+    await page.locator("#uploads-list a").click()
+    await expect(page.locator("#task-head h1")).to_have_text("good one.pdf")
+
+
+async def test_without_the_notifier_the_page_polls_and_says_so(pages: Pages, context: BrowserContext) -> None:
+    """N-03, S-09: killed, the page goes on; started again, it is live again, with nothing missing."""
+    page = await context.new_page()
+    await page.goto(pages.url)
+    await is_live(page)
+    pages.end("notifier")
+    await is_live(page, "polling")
+    await add_task(pages, "while-polling.pdf")
+    await expect(page.locator("#rows")).to_contain_text("while-polling.pdf", timeout=15 * SECONDS)
+    pages.start("notifier")
+    await is_live(page, seconds=60)
+    await add_task(pages, "live-again.pdf")
+    await expect(page.locator("#rows")).to_contain_text("live-again.pdf", timeout=3 * SECONDS)
+    await expect(page.locator("#rows tr")).to_have_count(2)
+
+
+async def test_filters_are_shared_by_link(pages: Pages, context: BrowserContext) -> None:
+    await add_task(pages, "one.pdf", customer="A")
+    await fail(pages, await add_task(pages, "two.pdf", customer="B"))
+    page = await context.new_page()
+    await page.goto(pages.url)
+    await expect(page.locator("#rows tr")).to_have_count(2, timeout=10 * SECONDS)
+    await page.locator(".tile.tone-failed").click()
+    await expect(page.locator("#rows tr")).to_have_count(1)
+    await expect(page.locator("#rows .doc a")).to_have_text("two.pdf")
+    assert page.url.endswith("?status=failed")
+    other = await context.new_page()
+    await other.goto(page.url)
+    await expect(other.locator("#rows tr")).to_have_count(1)
+    await expect(other.locator("#rows .doc a")).to_have_text("two.pdf")
+    await expect(other.locator(".tile.tone-failed")).to_have_attribute("aria-pressed", "true")
+    await other.locator("input[type=search]").fill("one")
+    await expect(other.locator("#tasks-empty")).to_have_text("No task fits these filters.")
+    await other.get_by_role("button", name="Clear filters").click()
+    await expect(other.locator("#rows tr")).to_have_count(2)
+
+
+async def test_a_task_is_explained_cancelled_and_retried(pages: Pages, context: BrowserContext) -> None:
+    task_id = await add_task(pages, "offer.pdf")
+    page = await context.new_page()
+    await page.goto(f"{pages.url}/tasks/{task_id}")
+    await expect(page.locator("#task-error")).to_contain_text("It waits: starts next")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.locator("#task-head .chip")).to_have_text("Cancelled")
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page.locator("#task-input")).to_contain_text("Redoes")
+    assert str(task_id) not in page.url
+    new_id = uuid.UUID(page.url.rpartition("/")[2])
+    await is_live(page)
+    await fail(pages, new_id)
+    await expect(page.locator("#task-error")).to_contain_text("Remove the password", timeout=3 * SECONDS)
+    await page.goto(f"{pages.url}/tasks/{uuid.uuid4()}")
+    await expect(page.locator("#notice")).to_have_text("There is no such task.")
+
+
+async def test_it_fits_a_telephone_and_the_keyboard(pages: Pages, context: BrowserContext) -> None:
+    task_id = await add_task(pages, "n" * 300 + ".pdf", customer="c" * 200)
+    page = await context.new_page()
+    await page.set_viewport_size({"width": 380, "height": 800})
+    for path in ("/", f"/tasks/{task_id}", "/api/v1/docs"):
+        await page.goto(pages.url + path)
+        if path != "/api/v1/docs":
+            await is_live(page)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 380, path
+    await page.goto(pages.url)
+    await page.keyboard.press("Tab")
+    await expect(page.locator(".skip")).to_be_focused()
+    focused = []
+    for _ in range(20):
+        await page.keyboard.press("Tab")
+        focused.append(await page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert {"upload-agent", "upload-files"} <= set(focused)
+
+
+async def test_the_seventh_tab_works_too(pages: Pages, context: BrowserContext) -> None:
+    """S-02: six connections to a place, and every stream keeps one."""
+    tabs = [await context.new_page() for _ in range(7)]
+    for tab in tabs:
+        await tab.goto(pages.url, timeout=20 * SECONDS)
+    await add_task(pages, "everywhere.pdf")
+    for tab in tabs:
+        await expect(tab.locator("#rows")).to_contain_text("everywhere.pdf", timeout=15 * SECONDS)
+    modes = await asyncio.gather(*(tab.locator("#freshness").get_attribute("data-mode") for tab in tabs))
+    assert 1 <= modes.count("live") <= 4
+    assert set(modes) <= {"live", "polling"}

@@ -1,0 +1,23 @@
+"""One stack for all stories of the queue: it takes half a minute to start, so they share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.postgres import free_port
+from tests.support.stack import StackProcess
+
+START_SECONDS = 300
+QUEUE = (
+    "console", "notifier", "dispatcher", "sweeper", "callback_receiver", "cost_attributor", "setup", "mlflow",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def queue_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackProcess]:
+    """Everything that carries documents, ready."""
+    stack = StackProcess(tmp_path_factory.mktemp("queue") / "data", free_port(), *QUEUE).start(START_SECONDS)
+    yield stack
+    stack.destroy()

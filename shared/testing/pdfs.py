@@ -233,7 +233,8 @@ def image_pdf(width: int, height: int, gray: bytes, *, layer: str | None = None,
     content = b"q %s 0 0 %s 0 0 cm /I Do Q" % (right.encode(), top.encode())
     if layer is not None:
         resources += b" /Font << /F %d 0 R >>" % pdf.add(_HELVETICA)
-        content += b"\n" + _shown(layer.split("\n")).replace(b"BT ", b"BT 3 Tr ")
+        shown = _shown(layer.split("\n")).replace(b"BT ", b"BT 3 Tr ")
+        content += b"\n" + shown.replace(b"60 780 Td", b"60 %d Td" % (int(top) - 60))
     return pdf.build([pdf.page(content, resources, box)])
 
 

@@ -67,8 +67,6 @@ def _check_content(path: Path) -> None:
 
 
 def _second_try(path: Path, error: Any) -> Any:
-    if getattr(error, "err_code", None) == pdfium.FPDF_ERR_PASSWORD or "password" in str(error).lower():
-        raise RejectedError("the document needs a password", reason="password_required") from error
     repaired = _repaired(path)
     if repaired is None:
         raise RejectedError("the document is damaged beyond repair", reason="document_damaged") from error
@@ -76,7 +74,10 @@ def _second_try(path: Path, error: Any) -> Any:
 
 
 def _repaired(path: Path) -> Any | None:
-    """The document as qpdf rebuilds it, or None when that gives nothing either."""
+    """The document as qpdf rebuilds it, or None when that gives nothing either.
+
+    qpdf also says whether a password is needed: pdfium keeps the error of the file before.
+    """
     import pikepdf
 
     try:
@@ -88,7 +89,13 @@ def _repaired(path: Path) -> Any | None:
         return pdfium_helpers.PdfDocument(buffer.getvalue())
     except pikepdf.PasswordError as error:
         raise RejectedError("the document needs a password", reason="password_required") from error
-    except (pikepdf.PdfError, pdfium_helpers.PdfiumError, RuntimeError, ValueError):
+    except pikepdf.PdfError as error:
+        if "encrypt" in str(error).lower():
+            raise RejectedError(
+                f"the document's encryption is not supported: {error}"[:300], reason="password_required"
+            ) from error
+        return None
+    except (pdfium_helpers.PdfiumError, RuntimeError, ValueError):
         return None
 
 

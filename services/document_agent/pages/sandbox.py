@@ -110,6 +110,11 @@ class ParserPool:
         with self._lock:
             self._idle.append(child)
 
+    def idle(self) -> list[ParserChild]:
+        """The children that wait for a document."""
+        with self._lock:
+            return list(self._idle)
+
     def close(self) -> None:
         """End all that are idle."""
         with self._lock:

@@ -108,6 +108,8 @@ async def test_an_embedded_file_is_ignored_and_named(world: AgentWorld) -> None:
 
 
 async def test_a_notice_in_three_columns_keeps_its_reading_order(world: AgentWorld) -> None:
+    # Eight of its pages are pictures of text; what stands in them is not asked for here.
+    world.configure(LOCKKEEPER_AGENT_OCR_PAGE_SECONDS=0.5)
     result, body = await read(world, "federal-register-rule")
     text = " ".join(result["text"].split())
     assert "contains notices to the public of the proposed issuance of rules and regulations" in text

@@ -25,12 +25,20 @@ Row = dict[str, str | None]
 
 
 class Warehouse:
-    """A SQL warehouse of the workspace. `statement_seconds` bounds a whole statement with its cold start."""
+    """A SQL warehouse of the workspace.
 
-    def __init__(self, workspace: Workspace, warehouse_id: str | None, *, statement_seconds: float = 240) -> None:
+    `statement_seconds` bounds a whole statement with its cold start. A call is held open for `wait_seconds`, 5 to
+    50; the workspace's own time limit for a call must be longer.
+    """
+
+    def __init__(
+        self, workspace: Workspace, warehouse_id: str | None, *, statement_seconds: float = 240,
+        wait_seconds: int = WAIT_SECONDS,
+    ) -> None:  # fmt: skip
         self._workspace = workspace
         self._warehouse_id = warehouse_id
         self._statement_seconds = statement_seconds
+        self._wait = f"{wait_seconds}s"
 
     async def workspace_id(self) -> str:
         """The id under which this workspace stands in account-wide tables."""
@@ -46,7 +54,9 @@ class Warehouse:
         if not warehouse_id:
             raise MisconfiguredError("no SQL warehouse is named: set DATABRICKS_WAREHOUSE_ID")
         give_up_at = time.monotonic() + self._statement_seconds
-        answer = await self._workspace.call(lambda client: _execute(client, statement, warehouse_id, parameters))
+        answer = await self._workspace.call(
+            lambda client: _execute(client, statement, warehouse_id, parameters, self._wait)
+        )
         pause = 0.5
         while _state(answer) not in _ENDED:
             if time.monotonic() >= give_up_at:
@@ -88,13 +98,13 @@ class Warehouse:
 
 
 def _execute(
-    client: WorkspaceClient, statement: str, warehouse_id: str, parameters: Mapping[str, str]
+    client: WorkspaceClient, statement: str, warehouse_id: str, parameters: Mapping[str, str], wait: str
 ) -> StatementResponse:
     from databricks.sdk.service.sql import Disposition, ExecuteStatementRequestOnWaitTimeout, Format
     from databricks.sdk.service.sql import StatementParameterListItem as Parameter
 
     return client.statement_execution.execute_statement(
-        statement, warehouse_id, wait_timeout=f"{WAIT_SECONDS}s",
+        statement, warehouse_id, wait_timeout=wait,
         on_wait_timeout=ExecuteStatementRequestOnWaitTimeout.CONTINUE,
         parameters=[Parameter(name=name, value=value, type="STRING") for name, value in parameters.items()],
         disposition=Disposition.INLINE, format=Format.JSON_ARRAY,

@@ -18,6 +18,8 @@ from typing_extensions import override
 
 PROBLEM_TYPE = "application/problem+json"
 
+_SILENT_PEER_MILLISECONDS = 20_000
+
 
 def problem(
     status: int, title: str, detail: str = "", *, headers: dict[str, str] | None = None, **extra: object
@@ -55,6 +57,9 @@ class HttpServer:
         """Bind and serve. Raises OSError when the port is taken."""
         listening = socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # A peer that acknowledges nothing for so long is gone; accepted connections inherit it.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_PEER_MILLISECONDS)
         listening.bind((self._host, self.port))
         listening.listen(2048)
         listening.setblocking(False)

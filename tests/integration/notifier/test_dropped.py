@@ -1,0 +1,66 @@
+"""Browsers that go away without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import struct
+
+from shared.testing.wait import until
+from tests.integration.notifier.conftest import StartNotifier, Tasks
+
+
+async def test_browsers_that_drop_off_are_noticed_within_two_heartbeats(
+    start_notifier: StartNotifier, tasks: Tasks
+) -> None:
+    """S-03: closed, or cut by a reset, while nothing happens."""
+    notifier = await start_notifier(heartbeat_seconds=0.5)
+    browsers = notifier.body._parts.loops[0]._feed.browsers
+    gc.collect()
+    before = len(asyncio.all_tasks())
+    port = int(notifier.url.rpartition(":")[2])
+    writers: list[asyncio.StreamWriter] = []
+    for _ in range(100):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        writers.append(writer)
+    await until(lambda: len(browsers) == 100, seconds=30)
+    for number, writer in enumerate(writers):
+        if number % 2:
+            # Linger zero: the close sends a reset instead of a farewell.
+            raw: socket.socket = writer.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+    await until(lambda: len(browsers) == 0, seconds=10)
+    await until(lambda: len(asyncio.all_tasks()) <= before + 5, seconds=10)
+
+
+async def test_a_browser_that_takes_nothing_is_let_go(start_notifier: StartNotifier, tasks: Tasks) -> None:
+    """It neither reads nor closes; its buffers fill, and after `send_seconds` its place is free again."""
+    notifier = await start_notifier(heartbeat_seconds=0.5, send_seconds=0.5, gather_seconds=0.01)
+    browsers = notifier.body._parts.loops[0]._feed.browsers
+    port = int(notifier.url.rpartition(":")[2])
+    stuck = socket.socket()
+    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await asyncio.to_thread(stuck.connect, ("127.0.0.1", port))
+    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+    await until(lambda: len(browsers) == 1)
+    big = "x" * 190
+    await tasks.database.owner.execute(
+        "INSERT INTO lockkeeper.tasks (agent, customer, input) SELECT 'reader', $1, '{}' FROM generate_series(1, 2000)",
+        big,
+    )
+    ids = [str(row["id"]) for row in await tasks.database.owner.fetch("SELECT id FROM lockkeeper.tasks")]
+    round_ = 0
+
+    async def push() -> bool:
+        nonlocal round_
+        round_ += 1
+        await tasks.database.owner.execute("UPDATE lockkeeper.tasks SET customer = $1 || $2", big, str(round_))
+        for start in range(0, len(ids), 150):
+            await tasks.note(ids[start : start + 150])
+        return len(browsers) == 0
+
+    await until(push, seconds=40, every=0.2)
+    stuck.close()

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from lockkeeper.failure import CommandError
 
@@ -23,6 +24,20 @@ def database_url(given: str | None) -> str:
     if not url:
         raise CommandError("no database: give --url, set LOCKKEEPER_DATABASE_URL, or start a local stack", 2)
     return str(url)
+
+
+async def with_credential(url: str) -> str:
+    """The address with a fresh Lakebase password in it when LOCKKEEPER_DATABASE_INSTANCE names an instance."""
+    instance = os.environ.get("LOCKKEEPER_DATABASE_INSTANCE")
+    if not instance:
+        return url
+    from shared.vendors.lakebase import mint_password
+
+    password, _ = await mint_password(instance)
+    parts = urlsplit(url)
+    user = parts.username or quote(os.environ.get("PGUSER", ""), safe="")
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
 
 
 def _local_stack() -> dict[str, Any]:

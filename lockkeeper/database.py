@@ -8,7 +8,7 @@ import sys
 import click
 
 from lockkeeper import show
-from lockkeeper.address import database_url
+from lockkeeper.address import database_url, with_credential
 from lockkeeper.failure import CommandError
 from lockkeeper.options import json_option
 from shared.contract.errors import LockkeeperError
@@ -32,8 +32,11 @@ def migrate(url: str | None, *, as_json: bool) -> None:
         if not as_json:
             click.echo(line)
 
+    async def work() -> None:
+        await bring_up_to_date(await with_credential(database_url(url)), say=say)
+
     try:
-        asyncio.run(bring_up_to_date(database_url(url), say=say))
+        asyncio.run(work())
     except LockkeeperError as error:
         raise CommandError(error.message) from None
     if as_json:
@@ -47,9 +50,12 @@ def migrate(url: str | None, *, as_json: bool) -> None:
 @json_option
 def doctor(url: str | None, *, as_json: bool) -> None:
     """Check the database, the schema, the replicas and the invariants of the queue; fails when one is broken."""
-    from lockkeeper.checks import examine
+    from lockkeeper.checks import Finding, examine
 
-    findings = asyncio.run(examine(database_url(url)))
+    async def look() -> list[Finding]:
+        return await examine(await with_credential(database_url(url)))
+
+    findings = asyncio.run(look())
     if as_json:
         show.as_json({"ok": all(finding.ok for finding in findings), "findings": [f.as_dict() for f in findings]})
     else:

@@ -138,7 +138,13 @@ WITH given AS (
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x
        SET run_id = g.run_id, submitted_at = coalesce(x.submitted_at, lockkeeper.clock()),
-           status = CASE x.status WHEN 'leased' THEN 'submitted' ELSE x.status END
+           status = CASE x.status WHEN 'leased' THEN 'submitted' ELSE x.status END,
+           -- It ended before anybody knew of its run, and not by its own word: that run must end as well,
+           -- even when it was held for over because nobody had heard of it.
+           cancel_requested_at = CASE WHEN x.status IN ('failed', 'cancelled', 'superseded') AND x.trace_state IS NULL
+                                      THEN coalesce(x.cancel_requested_at, lockkeeper.clock())
+                                      ELSE x.cancel_requested_at END,
+           cancel_confirmed_at = CASE WHEN x.run_id IS NOT NULL THEN x.cancel_confirmed_at END
       FROM given g
      WHERE x.id = g.attempt_id
     RETURNING x.id, x.task_id, x.status, x.cancel_requested_at

@@ -84,6 +84,7 @@ ROLES: dict[str, ServiceRole] = {
                     "submitted_at",
                     "finished_at",
                     "error",
+                    "cancel_requested_at",
                     "cancel_checked_at",
                     "cancel_confirmed_at",
                 ),

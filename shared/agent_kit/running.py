@@ -50,8 +50,8 @@ def run_agent(handler: Handler, argv: Sequence[str] | None = None) -> int:
     May be called many times in one process. The handler may be a coroutine function or a plain one.
     """
     attempt_id = _attempt_id(sys.argv[1:] if argv is None else list(argv))
-    settings = load_settings()
     try:
+        settings = load_settings()
         return asyncio.run(_Attempt(settings, attempt_id, handler).carry())
     except LockkeeperError as error:
         raise SystemExit(f"attempt {attempt_id} was not settled: {error.message}") from error
@@ -224,7 +224,8 @@ class _Attempt:
 
     async def _store(self, body: ResultBody, result: dict[str, object], trace: Trace) -> bool:
         """Whether the row is there. A small result may travel without it; a large one may not."""
-        row = body.model_copy(update={"trace_id": trace.trace_id, "trace_state": "unverified"})
+        trace_id = await trace.known_id(1)
+        row = body.model_copy(update={"trace_id": trace_id, "trace_state": "unverified" if trace_id else "unavailable"})
         if body.result is None:
             await self._patiently(lambda: self._storage.store_result(self._attempt_id, row, result))
             return True

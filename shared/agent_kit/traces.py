@@ -60,6 +60,7 @@ class Trace:
         self._steps: queue.SimpleQueue[SpanRecord | None] = queue.SimpleQueue()
         self._ending = SpanRecord(identity.name, "AGENT")
         self._thread = threading.Thread(target=self._write, name="trace", daemon=True)
+        self._begun = threading.Event()
         self.trace_id: str | None = None
         self._state: TraceState = "unavailable"
 
@@ -67,6 +68,14 @@ class Trace:
         """Begin to write, when there is a tracking server to write to."""
         if self._settings.tracking_uri:
             self._thread.start()
+        else:
+            self._begun.set()
+
+    async def known_id(self, limit_seconds: float) -> str | None:
+        """The trace's id as soon as there is one, waiting no longer than this."""
+        if not self._begun.is_set():
+            await asyncio.to_thread(self._begun.wait, limit_seconds)
+        return self.trace_id
 
     @contextmanager
     def span(self, name: str, kind: str = "UNKNOWN") -> Iterator[SpanRecord]:
@@ -108,6 +117,8 @@ class Trace:
             self._write_spans()
         except Exception as error:  # noqa: BLE001 - tracing never fails an attempt
             log.warning("trace_incomplete", error=f"{type(error).__name__}: {error}"[:300])
+        finally:
+            self._begun.set()
 
     def _write_spans(self) -> None:
         os.environ.update({name: value for name, value in _LIMITS.items() if name not in os.environ})
@@ -126,6 +137,7 @@ class Trace:
         _set_client_request_id(root.trace_id, self._identity.attempt_id)
         self.trace_id = root.trace_id
         self._state = "unverified"
+        self._begun.set()
         spans = 1
         while (step := self._steps.get()) is not None:
             child = mlflow.start_span_no_context(

@@ -28,7 +28,7 @@ class TrackingServer:
                 start_new_session=True,
             )  # fmt: skip
 
-    def wait(self, seconds: float = 90) -> None:
+    def wait(self, seconds: float = 240) -> None:
         """Wait until it answers."""
         give_up_at = time.monotonic() + seconds
         while True:

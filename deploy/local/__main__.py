@@ -50,7 +50,10 @@ def up(data: Path, port: int, only: str, *, detach: bool) -> None:
     try:
         folder.make()
         if detach:
-            sys.exit(stack.start_detached(folder, port, names))
+            status = stack.start_detached(folder, port, names)
+            if status == 0:
+                click.echo(f"dev: the stack goes on in the background (pid {folder.holder()}); ./dev down stops it")
+            sys.exit(status)
         folder.lock()
         sys.exit(stack.run(folder, port, names))
     except StackRunningError as error:

@@ -16,6 +16,8 @@ from deploy.local.expectations import expectation_of, from_description
 from deploy.local.folder import StackFolder
 
 READY_SECONDS = 180.0
+NOT_NEEDED = frozenset({"temporal", "policy_sync", "underwriting_api", "underwriting_worker"})
+"""Parts of the second application."""
 
 
 def tell(folder: StackFolder, port: int, documents: Path | None, *, as_json: bool) -> int:
@@ -68,7 +70,7 @@ def _wait_until_ready(folder: StackFolder, view: View) -> str:
     told: set[str] = set()
     while True:
         running = folder.read_stack() or {"url": "", "parts": []}
-        missing = {part["name"] for part in running["parts"] if part["state"] not in {"ready", "done"}}
+        missing = {part["name"] for part in running["parts"] if part["state"] not in {"ready", "done"}} - NOT_NEEDED
         if (running["parts"] and not missing) or time.monotonic() > deadline:
             return str(running["url"])
         if missing != told:

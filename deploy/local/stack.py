@@ -89,9 +89,6 @@ def start_detached(folder: StackFolder, port: int, names: Sequence[str], *, to_s
             elif process.poll() is not None:
                 return process.returncode
             elif _serves(folder):
-                click.echo(
-                    f"dev: the stack goes on in the background (pid {process.pid}); ./dev down stops it", err=to_stderr
-                )
                 return 0
             else:
                 time.sleep(0.1)

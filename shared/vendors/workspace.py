@@ -13,8 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-import requests
-
 from shared.contract.errors import LockkeeperError, MissingError, RejectedError, TransientError
 
 if TYPE_CHECKING:
@@ -82,6 +80,7 @@ class Workspace:
 
 def translate(error: Exception) -> LockkeeperError:
     """Our error for one of the SDK's; what nobody foresaw counts as transient, so that nothing is lost."""
+    import requests
     from databricks.sdk.errors import NotFound
     from databricks.sdk.errors.base import DatabricksError
 

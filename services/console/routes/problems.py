@@ -10,6 +10,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from shared.contract.errors import (
@@ -42,6 +43,7 @@ def handle_problems(app: FastAPI) -> None:
     app.add_exception_handler(LockkeeperError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unforeseen)
 
 
@@ -88,6 +90,12 @@ async def _http(_: Request, error: Exception) -> Response:
     title = HTTPStatus(error.status_code).phrase
     detail = "" if error.detail == title else str(error.detail)
     return problem(error.status_code, title, detail, headers=dict(error.headers or {}))
+
+
+async def _left(request: Request, _: Exception) -> Response:
+    # Nobody reads this answer; it only keeps a closed browser tab from counting as a fault of ours.
+    log.info("client_left", path=request.scope["path"])
+    return problem(400, "The request broke off", reason="interrupted")
 
 
 async def _unforeseen(_: Request, error: Exception) -> Response:

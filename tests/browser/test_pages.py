@@ -11,6 +11,7 @@ import pypdfium2
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
 
+from shared.testing.wait import until
 from tests.browser.conftest import Pages
 
 pytestmark = pytest.mark.timeout(180)
@@ -187,3 +188,27 @@ async def test_the_seventh_tab_works_too(pages: Pages, context: BrowserContext) 
     modes = await asyncio.gather(*(tab.locator("#freshness").get_attribute("data-mode") for tab in tabs))
     assert 1 <= modes.count("live") <= 4
     assert set(modes) <= {"live", "polling"}
+
+
+async def test_the_bill_is_asked_for_on_a_click_and_arrives(pages: Pages, context: BrowserContext) -> None:
+    task_id = await add_task(pages, "billed.pdf")
+    await pages.database.owner.execute(
+        "INSERT INTO lockkeeper.task_attempts (id, task_id, agent, attempt, status, leased_at, finished_at, llm_cost, "
+        "cost_status) VALUES (gen_random_uuid(), $1, 'reader', 1, 'completed', now(), now(), 0.01, 'partial')",
+        task_id,
+    )
+    page = await context.new_page()
+    await page.goto(pages.url)
+    await is_live(page)
+    row = page.locator("#rows tr")
+    await expect(row).to_contain_text("pending")
+    await page.locator("#bill").click()
+    await expect(page.locator("#bill")).to_be_disabled()
+    owner = pages.database.owner
+    await until(lambda: owner.fetchval("SELECT count(*) FROM lockkeeper.cost_requests"))
+    await owner.execute("UPDATE lockkeeper.task_attempts SET compute_cost = 0.25, cost_status = 'final'")
+    await owner.execute("SELECT pg_notify('lockkeeper_cost_changed', jsonb_build_array($1::text)::text)", str(task_id))
+    await expect(row).to_contain_text("$0.25", timeout=3 * SECONDS)
+    await owner.execute("UPDATE lockkeeper.cost_requests SET status = 'done', attempts_billed = 1, finished_at = now()")
+    await expect(page.locator("#notice")).to_have_text("The billing tables priced 1 attempt.", timeout=10 * SECONDS)
+    await expect(page.locator("#bill")).to_be_enabled()

@@ -1,6 +1,7 @@
 // The status page.
 import { Agents } from "./agents.js";
 import { api } from "./api.js";
+import { bill } from "./bill.js";
 import { byId, fill, h } from "./dom.js";
 import { brief, count, money, NONE, percent, seconds } from "./format.js";
 import { Live } from "./live.js";
@@ -179,6 +180,7 @@ byId("older").addEventListener("click", async (event) => {
 });
 
 new Uploads(() => live.refresh());
+bill(byId("bill"), () => live.refresh());
 showFilters();
 live.start();
 setInterval(() => rows.tick(), 1000);

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import asyncpg
+
+from shared.db.statements import load
+from tests.conftest import TestDatabase
+
+_TASKS = load("services.console.storage", "tasks.sql")
+_NOTIFIER = load("services.notifier")
+
+
+async def plan_of(owner: asyncpg.Connection, sql: str, *args: Any) -> tuple[str, int]:
+    """The plan as text, and how many rows its largest step read."""
+    explained = await owner.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *args)
+    plan = json.loads(explained)[0]["Plan"]
+
+    def widest(node: dict[str, Any]) -> int:
+        read = int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        return max([read, *(widest(each) for each in node.get("Plans", []))])
+
+    return json.dumps(plan), widest(plan)
+
+
+async def test_lists_stay_on_their_index_among_many_tasks(database: TestDatabase) -> None:
+    owner = database.owner
+    await owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('reader', 'job')")
+    await owner.execute(
+        "INSERT INTO lockkeeper.tasks (agent, status, created_at, finished_at) SELECT 'reader', 'completed', "
+        "now() - n * interval '1 second', now() FROM generate_series(1, 60000) n"
+    )
+    await owner.execute("INSERT INTO lockkeeper.tasks (agent) SELECT 'reader' FROM generate_series(1, 50)")
+    await owner.execute("ANALYZE lockkeeper.tasks")
+    nothing = [None] * 8
+    middle = await owner.fetchrow(
+        "SELECT created_at, id FROM lockkeeper.tasks ORDER BY created_at OFFSET 30000 LIMIT 1"
+    )
+    assert middle is not None
+    for before in ((None, None), (middle["created_at"], middle["id"])):
+        text, widest = await plan_of(owner, _TASKS["list_tasks"].sql, *nothing, *before, 50)
+        assert "tasks_by_age" in text
+        assert widest <= 2600, "a page costs what a page holds, however deep it is"
+    text, _ = await plan_of(owner, _NOTIFIER["list_recently_changed"].sql, 60.0)
+    assert "tasks_by_age" in text
+    started = time.perf_counter()
+    row = await owner.fetchrow(_TASKS["summarise_tasks"].sql, *nothing)
+    assert row is not None and (row["completed"], row["enqueued"]) == (60000, 50)
+    print(f"summary of 60,050 tasks: {time.perf_counter() - started:.3f} s")

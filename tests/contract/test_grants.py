@@ -18,7 +18,7 @@ SELECT c.relnamespace::regnamespace || '.' || c.relname AS table, p.right,
 
 
 @pytest.mark.parametrize("service", list(ROLES))
-async def test_a_role_may_write_exactly_what_the_contract_gives_it(database: TestDatabase, service: str) -> None:
+async def test_a_role_may_write_exactly_what_the_contract_gives_it(migrated: TestDatabase, service: str) -> None:
     allowed: dict[tuple[str, str], set[str]] = {}
     for grant in ROLES[service].writes:
         if grant.insert:
@@ -27,7 +27,7 @@ async def test_a_role_may_write_exactly_what_the_contract_gives_it(database: Tes
             allowed.setdefault((qualified(grant.table), "DELETE"), set()).add("*")
         if grant.update:
             allowed.setdefault((qualified(grant.table), "UPDATE"), set()).update(grant.update)
-    for row in await database.owner.fetch(_RIGHTS, role_of(service), list(SCHEMAS)):
+    for row in await migrated.owner.fetch(_RIGHTS, role_of(service), list(SCHEMAS)):
         columns = allowed.get((row["table"], row["right"]), set())
         where = f"{service} {row['right']} {row['table']}"
         if "*" in columns:
@@ -65,8 +65,8 @@ async def test_a_role_may_write_exactly_what_the_contract_gives_it(database: Tes
         ("document_agent", "UPDATE lockkeeper.attempt_results SET confidence = 1"),
     ],
 )
-async def test_a_foreign_write_is_refused_by_the_database(database: TestDatabase, service: str, foreign: str) -> None:
-    connection = await asyncpg.connect(database.url(service))
+async def test_a_foreign_write_is_refused_by_the_database(migrated: TestDatabase, service: str, foreign: str) -> None:
+    connection = await asyncpg.connect(migrated.url(service))
     try:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.execute(foreign)

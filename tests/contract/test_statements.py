@@ -14,10 +14,10 @@ ALL = [pytest.param(owner, statement, id=f"{owner}-{statement.name}") for owner,
 
 @pytest.mark.parametrize(("owner", "statement"), ALL)
 async def test_every_statement_plans_under_its_own_role(
-    database: TestDatabase, owner: str, statement: Statement
+    migrated: TestDatabase, owner: str, statement: Statement
 ) -> None:
     """EXPLAIN checks names, types and rights, so a missing grant fails here and not in production."""
-    connection = await asyncpg.connect(database.url(role_service(owner)))
+    connection = await asyncpg.connect(migrated.url(role_service(owner)))
     try:
         await connection.execute(f"EXPLAIN (GENERIC_PLAN) {statement.sql}")
     finally:

@@ -51,6 +51,8 @@ async def compose(process: Process, settings: NotifierSettings) -> Service:
         },
         wakes={Channel.TASK_CHANGED: (fan_out,), Channel.COST_CHANGED: (fan_out,), Channel.CONFIG_CHANGED: (totals,)},
         drain=drain,
+        # Streams end at once; only those whose browser takes nothing are still open then.
+        http_grace_seconds=2,
     )
 
 

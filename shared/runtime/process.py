@@ -68,6 +68,8 @@ class Service:
     """Loops that a note on the channel wakes; a handler in `hears` gets the ids besides."""
     drain: Callable[[], Awaitable[None]] = _nothing
     """Gives back what this process holds, after its loops have stopped."""
+    http_grace_seconds: float = 5
+    """How long requests that still run may take once the process ends."""
 
 
 class Process:
@@ -144,7 +146,10 @@ class _Body:
         )
         self._http = (
             None if parts.app is None
-            else HttpServer(parts.app, settings.host, settings.port, grace_seconds=min(5, settings.grace_seconds))
+            else HttpServer(
+                parts.app, settings.host, settings.port,
+                grace_seconds=min(parts.http_grace_seconds, settings.grace_seconds),
+            )
         )  # fmt: skip
         self._tasks: list[asyncio.Task[None]] = []
 

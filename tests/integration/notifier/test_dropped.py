@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import struct
+import time
 
 from shared.testing.wait import until
 from tests.integration.notifier.conftest import StartNotifier, Tasks
@@ -63,4 +64,29 @@ async def test_a_browser_that_takes_nothing_is_let_go(start_notifier: StartNotif
         return len(browsers) == 0
 
     await until(push, seconds=40, every=0.2)
+    stuck.close()
+
+
+async def test_a_browser_that_takes_nothing_does_not_hold_up_the_end(
+    start_notifier: StartNotifier, tasks: Tasks
+) -> None:
+    """S-05."""
+    notifier = await start_notifier(gather_seconds=0.01, send_seconds=60, pending_events=100_000)
+    browsers = notifier.body._parts.loops[0]._feed.browsers
+    stuck = socket.socket()
+    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await asyncio.to_thread(stuck.connect, ("127.0.0.1", int(notifier.url.rpartition(":")[2])))
+    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+    await until(lambda: len(browsers) == 1)
+    (browser,) = browsers
+
+    async def flooded() -> bool:
+        browser.notice("state", b"x" * 1_000_000)
+        await asyncio.sleep(0)
+        return bool(browser._notices)
+
+    await until(flooded)
+    started = time.monotonic()
+    await notifier.end()
+    assert time.monotonic() - started < 5
     stuck.close()

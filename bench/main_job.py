@@ -26,7 +26,7 @@ import psutil
 
 from deploy.local.folder import StackFolder
 from shared.db.pool import connect
-from tests.support.batch import StackUser, page
+from tests.support.batch import ENDS, StackUser, page
 from tests.support.postgres import free_port
 from tests.support.stack import CHECKOUT, StackProcess
 
@@ -112,6 +112,15 @@ def pss(process: psutil.Process) -> float:
     return float(process.memory_full_info().pss) / 2**20
 
 
+def until(fact: Callable[[], bool], seconds: float, *, every: float) -> None:
+    """Look now and then, not all the time: looking costs the processor that is measured."""
+    deadline = time.monotonic() + seconds
+    while not fact():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"main_job: not done within {seconds:.0f} s")
+        time.sleep(every)
+
+
 # -- the way of one page
 
 
@@ -148,7 +157,7 @@ def one_by_one(user: StackUser, documents: Sequence[str], label: str) -> dict[st
     before = by_part(user.stack, cpu_seconds)
     for document in documents:
         user.submit(batch.agent, [document], batch)
-        user.wait(lambda: user.task(batch.ids[-1])["status"] in {"completed", "failed"}, 60)
+        until(lambda: user.task(batch.ids[-1])["status"] in ENDS, 60, every=0.1)
     used = by_part(user.stack, cpu_seconds)
     tasks = [user.task(each) for each in batch.ids]
     if bad := [task["error"] for task in tasks if task["status"] != "completed"]:
@@ -227,7 +236,7 @@ def at_once(user: StackUser, documents: Sequence[str], label: str) -> dict[str, 
     with Watch(user.stack) as watch:
         started = time.monotonic()
         user.ask("POST", f"/api/v1/agents/{agent}/resume")
-        user.wait(lambda: sum(user.counts(batch)[each] for each in ("completed", "failed")) >= len(documents), 600)
+        until(lambda: sum(user.counts(batch)[each] for each in ENDS) >= len(documents), 900, every=0.5)
         seconds = time.monotonic() - started
         busy = [_busy(now, then, seconds) for now, then in zip(psutil.cpu_times(percpu=True), cores, strict=True)]
         used = by_part(user.stack, cpu_seconds)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
+from importlib.resources import files
 
 from temporalio.client import Client
-from temporalio.worker import Interceptor, Worker
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from services.underwriting_worker.activities.model import ModelActivities
@@ -24,6 +28,29 @@ from shared.runtime.process import Process, Service, run
 PASSED_THROUGH = SandboxRestrictions.default.with_passthrough_modules("pydantic", "pydantic_core")
 
 
+def release() -> str:
+    """A name for exactly this code of the workflow and what it hands around.
+
+    The SDK would compile and hash every module of the process instead, which takes seconds at each start.
+    """
+    digest = hashlib.sha256()
+    for package in ("services.underwriting_worker", "services.underwriting_worker.policy", "shared.contract"):
+        for entry in sorted(files(package).iterdir(), key=lambda each: each.name):
+            if entry.name.endswith(".py"):
+                digest.update(entry.name.encode() + b"\0" + entry.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _deployment(settings: WorkerSettings) -> WorkerDeploymentConfig:
+    """Runs wait for weeks, so a new version takes them over: what changed in the code stands behind a patch."""
+    versioned = settings.worker_versioning
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion("lockkeeper-underwriting", settings.build_id or release()),
+        use_worker_versioning=versioned,
+        default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE if versioned else VersioningBehavior.UNSPECIFIED,
+    )
+
+
 class Parts:
     """What the activities of one process share."""
 
@@ -36,8 +63,10 @@ class Parts:
             HttpSource(settings.evidence_url, settings.evidence_seconds) if settings.evidence_url else SampleSource()
         )
 
-    def worker(self, client: Client, *, interceptors: Sequence[Interceptor] = ()) -> Worker:
-        """A worker that runs our workflow and activities."""
+    def worker(
+        self, client: Client, *, interceptors: Sequence[Interceptor] = (), workflow: type = LoanUnderwritingWorkflow
+    ) -> Worker:
+        """A worker that runs our activities and this version of the workflow."""
         settings = self.settings
         tools = ToolActivities(self.storage, self.source, settings)
         model = ModelActivities(self.storage, self.model, self.traces, settings)
@@ -45,7 +74,7 @@ class Parts:
         return Worker(
             client,
             task_queue=settings.task_queue,
-            workflows=[LoanUnderwritingWorkflow],
+            workflows=[workflow],
             activities=[
                 tools.credit_check, tools.income_verification, tools.debt_to_income_calc, tools.policy_lookup,
                 model.call_model, records.begin_turn, records.record_tool_failure, records.open_review,
@@ -58,6 +87,7 @@ class Parts:
             max_cached_workflows=settings.cached_workflows,
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_seconds),
             graceful_shutdown_timeout=GRACE,
+            deployment_config=_deployment(settings),
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -66,10 +96,10 @@ class Parts:
         await self.model.close()
 
 
-async def compose(process: Process, settings: WorkerSettings) -> Service:
+async def compose(process: Process, settings: WorkerSettings, *, interceptors: Sequence[Interceptor] = ()) -> Service:
     """Wire the activities to the database, the model and the sources, and the worker to Temporal."""
     parts = Parts(process.database, process.replica, settings)
-    work = WorkLoop(parts.worker, settings)
+    work = WorkLoop(partial(parts.worker, interceptors=interceptors), settings)
 
     async def drain() -> None:
         await work.drain()

@@ -27,6 +27,11 @@ class WorkerSettings(BaseSettings):
     sticky_seconds: float = Field(
         default=2, gt=0, description="after a crash the next step waits this long for the dead worker, not 10 s"
     )
+    worker_versioning: bool = Field(
+        default=False,
+        description="Temporal's Worker Versioning: work is given to the deployment's current version only",
+    )
+    build_id: str = Field(default="", max_length=100, description="this version's name; empty names the code itself")
     search_attributes: bool = Field(default=True, description="add ours to the namespace when they are missing")
     payload_keys: dict[str, SecretStr] = Field(
         default_factory=dict, description="name to base64 AES-256 key; the first encrypts; none leaves payloads plain"

@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.worker import Interceptor
 
 from deploy.local.workspace.stand_in import underwriting as stand_in
 from services.underwriting_api.gateways import TemporalGateway
@@ -27,6 +26,7 @@ from services.underwriting_api.settings import ApiSettings
 from services.underwriting_api.storage import ApiStorage
 from services.underwriting_worker.app import Parts
 from services.underwriting_worker.settings import WorkerSettings
+from services.underwriting_worker.workflows import LoanUnderwritingWorkflow
 from shared.contract.underwriting import (
     DECIDE_SIGNAL,
     DECIDE_UPDATE,
@@ -113,6 +113,8 @@ class Underwriting:
     pool: Database
     queue: str = field(default_factory=lambda: f"test-{uuid4()}")
     settings: dict[str, Any] = field(default_factory=dict)
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """The superuser's connection takes one statement at a time."""
 
     def parts(self, **settings: Any) -> Parts:
         """The worker's parts with test settings."""
@@ -123,10 +125,10 @@ class Underwriting:
         return Parts(self.pool, "test-worker", WorkerSettings(**given))
 
     @asynccontextmanager
-    async def worker(self, interceptors: Sequence[Interceptor] = (), **settings: Any) -> AsyncIterator[Parts]:
+    async def worker(self, workflow: type = LoanUnderwritingWorkflow, **settings: Any) -> AsyncIterator[Parts]:
         """A running worker in this process."""
         parts = self.parts(**settings)
-        async with parts.worker(self.client, interceptors=interceptors):
+        async with parts.worker(self.client, workflow=workflow):
             yield parts
         await parts.close()
 
@@ -139,12 +141,13 @@ class Underwriting:
                 "stated_annual_income": sample.stated_income, **changes,
             }
         )  # fmt: skip
-        await self.database.owner.execute(
-            "INSERT INTO agent_ops.agent_runs (run_id, workflow_id, user_name, applicant, amount, purpose, model, "
-            "turn_limit, request, request_digest) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, '')",
-            run, workflow_id(run), request.user, request.applicant, request.amount, request.purpose, request.model,
-            request.turn_limit, request.model_dump(mode="json"),
-        )  # fmt: skip
+        async with self.looking:
+            await self.database.owner.execute(
+                "INSERT INTO agent_ops.agent_runs (run_id, workflow_id, user_name, applicant, amount, purpose, model, "
+                "turn_limit, request, request_digest) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, '')",
+                run, workflow_id(run), request.user, request.applicant, request.amount, request.purpose,
+                request.model, request.turn_limit, request.model_dump(mode="json"),
+            )  # fmt: skip
         return run, request
 
     async def start(self, sample: Sample = SAMPLES[0], *, pace: Pace = FAST, **changes: Any) -> UUID:
@@ -195,14 +198,16 @@ class Underwriting:
         )  # fmt: skip
 
     async def row(self, run: UUID) -> dict[str, Any]:
-        found = await self.database.owner.fetchrow("SELECT * FROM agent_ops.run_overview WHERE run_id = $1", run)
+        async with self.looking:
+            found = await self.database.owner.fetchrow("SELECT * FROM agent_ops.run_overview WHERE run_id = $1", run)
         assert found is not None
         return dict(found)
 
     async def rows(self, table: str, run: UUID, order: str = "1") -> list[dict[str, Any]]:
-        found = await self.database.owner.fetch(
-            f"SELECT * FROM agent_ops.{table} WHERE run_id = $1 ORDER BY {order}", run
-        )
+        async with self.looking:
+            found = await self.database.owner.fetch(
+                f"SELECT * FROM agent_ops.{table} WHERE run_id = $1 ORDER BY {order}", run
+            )
         return [dict(row) for row in found]
 
     async def reaches(self, run: UUID, state: str, *, turn: int = 1, seconds: float = 30) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from shared.testing.wait import until
+from tests.support.underwriting import FAST, Underwriting, fails
+from tests.support.workflow_versions import PatchedStep
+
+HISTORIES = Path(__file__).parents[2] / "unit" / "underwriting_worker" / "histories"
+
+
+async def test_t_05_runs_that_wait_survive_a_deploy(desk: Underwriting) -> None:
+    async with desk.worker():
+        run = await desk.start()
+        await desk.reaches(run, "awaiting_review")
+    async with desk.worker(workflow=PatchedStep):
+        await desk.decide(run, "request_more_info", note="after the deploy")
+        await desk.reaches(run, "awaiting_review", turn=2)
+        await desk.decide(run, turn=2)
+        assert await desk.handle(run).result() == "approved"
+    announced = [event["turn"] for event in await desk.rows("events", run) if event["name"] == "agent.turn_announced"]
+    assert announced == [2], "the turn that began under the new version took the new step"
+
+
+@pytest.mark.skipif("LOCKKEEPER_TEST_WRITE" not in os.environ, reason="records the histories that replay tests keep")
+async def test_record_histories_of_every_stage(desk: Underwriting) -> None:
+    async with desk.worker():
+        waiting = await desk.start()
+        asked = await desk.start(four_eyes=True)
+        approved, cancelled = await desk.start(), await desk.start()
+        short = await desk.start(pace=FAST.model_copy(update={"continue_after_events": 70}))
+        for run in (waiting, asked, approved, cancelled, short):
+            await desk.reaches(run, "awaiting_review")
+        await desk.decide(asked, "request_more_info", note="Please check the income again.")
+        await desk.decide(approved)
+        await desk.handle(cancelled).cancel()
+        sent = 0
+        first = (await desk.handle(short).describe()).run_id
+        while (await desk.handle(short).describe()).run_id == first or sent == 0:
+            sent += 1
+            await desk.signal(short, turn=3)
+            await until(lambda count=sent: _recorded(desk, short, count, status="refused"))
+        # The new history begins with a step of its own, so that there is something to replay.
+        await desk.signal(short, turn=4)
+        await until(lambda: _recorded(desk, short, sent + 1, status="refused"))
+        await desk.reaches(asked, "awaiting_review", turn=2)
+        await desk.decide(asked, turn=2, reviewer="reviewer-1")
+        await until(lambda: _recorded(desk, asked, 2))
+        await desk.reaches(approved, "completed")
+        await desk.reaches(cancelled, "cancelled")
+        desk.model.script = [fails(401)]
+        referred = await desk.start()
+        await desk.reaches(referred, "awaiting_review")
+        stages = {
+            "waiting": waiting, "second_turn_half_approved": asked, "approved": approved, "cancelled": cancelled,
+            "continued": short, "model_failed": referred,
+        }  # fmt: skip
+        for name, run in stages.items():
+            await _write(desk, name, run)
+
+
+async def _recorded(desk: Underwriting, run: UUID, count: int, status: str = "accepted") -> bool:
+    return len([row for row in await desk.rows("agent_review_decisions", run) if row["status"] == status]) == count
+
+
+async def _write(desk: Underwriting, name: str, run: UUID) -> None:
+    history = await desk.handle(run).fetch_history()
+    text = json.dumps({"workflow_id": history.workflow_id, **history.to_json_dict()}, indent=1, sort_keys=True)
+    text = re.sub(r"\d+@[\w.-]+", "worker", text)
+    HISTORIES.mkdir(exist_ok=True)
+    (HISTORIES / f"{name}.json").write_text(text + "\n", encoding="utf-8")

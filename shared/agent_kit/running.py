@@ -84,6 +84,7 @@ class _Attempt:
         self._sender = CallbackSender(settings, attempt_id)
         self._storage = AttemptStorage(settings)
         self._usage = UsageLedger()
+        self._heart: Heart | None = None
         self._unwanted: str | None = None
         self._terminated = False
 
@@ -102,8 +103,13 @@ class _Attempt:
         with structlog.contextvars.bound_contextvars(task_id=str(task.task_id), attempt_id=str(self._attempt_id)):
             trace = Trace(self._settings, _identity(task))
             trace.start()
-            ending = await self._handle(task, trace)
-            answer = await self._settle(ending, trace)
+            try:
+                ending = await self._handle(task, trace)
+                answer = await self._settle(ending, trace)
+            finally:
+                # Beats to the very end: storing a trace may take as long as a lease.
+                if self._heart is not None:
+                    self._heart.stop()
             log.info("attempt_ended", outcome=answer, seconds=round(time.monotonic() - started, 3))
         return 0
 
@@ -131,8 +137,8 @@ class _Attempt:
             self._unwanted = outcome
             loop.call_soon_threadsafe(work.cancel)
 
-        heart = Heart(self._settings, self._sender, progress, unwanted)
-        heart.start()
+        self._heart = Heart(self._settings, self._sender, progress, unwanted)
+        self._heart.start()
         try:
             with self._stoppable(work):
                 return _Ending(result=await work)
@@ -145,7 +151,6 @@ class _Attempt:
             said = f"the agent failed unexpectedly ({type(error).__name__}); its run's log says more"
             return _Ending(error=TransientError(said, reason="agent_error"))
         finally:
-            heart.stop()
             await context.model.close()
 
     async def _call(self, context: AgentContext) -> AgentResult:
@@ -224,7 +229,7 @@ class _Attempt:
 
     async def _store(self, body: ResultBody, result: dict[str, object], trace: Trace) -> bool:
         """Whether the row is there. A small result may travel without it; a large one may not."""
-        trace_id = await trace.known_id(1)
+        trace_id = await trace.known_id(5)
         row = body.model_copy(update={"trace_id": trace_id, "trace_state": "unverified" if trace_id else "unavailable"})
         if body.result is None:
             await self._patiently(lambda: self._storage.store_result(self._attempt_id, row, result))

@@ -31,7 +31,7 @@ class AgentSettings(BaseSettings):
     tracking_uri: str = Field(default="", validation_alias=AliasChoices("MLFLOW_TRACKING_URI"))
     experiment: str = Field(default="lockkeeper", description="MLflow experiment of the traces")
     agent_trace_wait_seconds: float = Field(default=5, ge=0, description="How long to wait for the tracking server")
-    agent_trace_flush_seconds: float = Field(default=10, gt=0, description="How long the end of a trace may take")
+    agent_trace_flush_seconds: float = Field(default=15, gt=0, description="How long the end of a trace may take")
 
     @property
     def model_base_url(self) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from deploy.local.documents import MAKERS
-from services.document_agent.__main__ import main
+from services.document_agent.__main__ import main, warm_up
 from shared.agent_kit import AgentContext, AgentResult, RejectedError, run_agent
 from shared.testing import pdfs
 from tests.support.agents import AgentWorld
@@ -26,6 +26,7 @@ LETTER = pdfs.text_pdf(["INVOICE", "Total due: USD 25.00"])
 
 @pytest.fixture
 def traced(world: AgentWorld, tracking: TrackingServer) -> AgentWorld:
+    warm_up()  # as a warm process does before its first run
     world.configure(MLFLOW_TRACKING_URI=tracking.url)
     return world
 

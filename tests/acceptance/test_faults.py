@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.batch import BATCH, Batch, StackUser, page
+from tests.support.batch import BATCH, PATIENCE, Batch, StackUser, page
 from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
@@ -176,7 +176,7 @@ def test_three_dispatchers_keep_limits_that_change_all_the_time(user: StackUser,
             moving = pool.submit(move)
             try:
                 batch = user.submit(agent, documents + documents)
-                user.ended(batch, 240)
+                user.ended(batch, 2 * PATIENCE)
             finally:
                 over.set()
             assert moving.result() > 10

@@ -27,6 +27,8 @@ from tests.support.stack import CHECKOUT, StackProcess
 
 BATCH = int(os.environ.get("LOCKKEEPER_TEST_BATCH", "12"))
 """Tasks of one story; the long form is `LOCKKEEPER_TEST_BATCH=50 ./dev test acceptance`."""
+PATIENCE = 60 + 4 * BATCH
+"""Seconds in which a batch ends even on a machine that does much else."""
 
 ENDS = frozenset({"completed", "failed", "cancelled"})
 _NOT_NOW = frozenset({502, 503, 504})
@@ -132,14 +134,14 @@ class StackUser:
 
         self.wait(is_under_way, seconds)
 
-    def ended(self, batch: Batch, seconds: float = 90) -> list[dict[str, Any]]:
+    def ended(self, batch: Batch, seconds: float = PATIENCE) -> list[dict[str, Any]]:
         """All tasks of the batch, once each has ended."""
         self.wait(lambda: sum(self.counts(batch)[each] for each in ENDS) >= len(batch.ids), seconds)
         return [self.task(each) for each in batch.ids]
 
     # -- the judgement
 
-    def judge(self, batch: Batch, *, attempts: int = 1, seconds: float = 90) -> list[dict[str, Any]]:
+    def judge(self, batch: Batch, *, attempts: int = 1, seconds: float = PATIENCE) -> list[dict[str, Any]]:
         """Every task completed, once, with at most so many attempts and one run for each; the invariants hold."""
         tasks = self.ended(batch, seconds)
         assert Counter(task["status"] for task in tasks) == {"completed": len(tasks)}, [

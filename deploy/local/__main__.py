@@ -90,6 +90,15 @@ def demo(data: Path, port: int, documents: Path | None, *, as_json: bool) -> Non
     sys.exit(tell(StackFolder(data), port, documents, as_json=as_json))
 
 
+@main.command("crash-demo")
+@data_option
+def crash_demo(data: Path) -> None:
+    """Kill underwriting workers where it hurts, and prove that nothing was lost or done twice."""
+    from deploy.local.crash_demo import main as exercise
+
+    exercise(data)
+
+
 @main.command(context_settings={"ignore_unknown_options": True})
 @data_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -6,6 +6,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from services.console.gateways.pages import PageCounter
+from services.console.loops import WarmUp
 from services.console.routes.actions import Operator
 from services.console.routes.agents import AgentRoutes
 from services.console.routes.costs import CostRoutes
@@ -77,7 +78,7 @@ async def compose(process: Process, settings: ConsoleSettings) -> Service:
         await counter.close()
 
     app = make_app(settings, process.database, process.notes, Volumes(workspace), counter)
-    return Service(app=app, drain=drain)
+    return Service(loops=(WarmUp(workspace),), app=app, drain=drain)
 
 
 def main() -> None:

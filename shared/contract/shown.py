@@ -1,8 +1,8 @@
 """How rows are shown to people and programs: the same JSON in the API and in the event stream.
 
 Money is a decimal string with its currency beside it. An amount that is not known yet is the word
-`pending`, one that will not become known is `unknown`; neither is ever 0. The amount of a task that
-ended without an attempt is known: it is 0.
+`pending`, one that will not become known is `unknown`, and usage without a price is `unpriced`; none of
+them is ever 0. The amount of a task that ended without an attempt is known: it is 0.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from shared.contract.lifecycle import TERMINAL
 
 PENDING = "pending"
 UNKNOWN = "unknown"
+UNPRICED = "unpriced"
 
 Row = Mapping[str, Any]
 Json = dict[str, Any]
@@ -30,6 +31,12 @@ def amount(value: Decimal | None, otherwise: str = PENDING) -> str:
     return otherwise if value is None else format(value, "f")
 
 
+def shown_amounts(row: Row, cost_status: str) -> Json:
+    """The two amounts of an attempt or a task. `cost_status` is that of the traces; the bill comes when it comes."""
+    otherwise = {PENDING: PENDING, UNKNOWN: UNKNOWN}.get(cost_status, UNPRICED)
+    return {"llm_cost": amount(row["llm_cost"], otherwise), "compute_cost": amount(row["compute_cost"])}
+
+
 def shown_cost(row: Row) -> Json:
     """Tokens and money of a row of `task_overview`."""
     tokens = {name: row[name] for name in TOKENS}
@@ -39,8 +46,7 @@ def shown_cost(row: Row) -> Json:
     status = row["cost_status"] if row["attempts"] else PENDING
     return {
         **tokens,
-        "llm_cost": amount(row["llm_cost"], UNKNOWN if status in {"unknown", "final"} else PENDING),
-        "compute_cost": amount(row["compute_cost"], UNKNOWN if status == "final" else PENDING),
+        **shown_amounts(row, status),
         "retry_cost": None if row["retry_cost"] is None else amount(row["retry_cost"]),
         "currency": row["currency"],
         "cost_status": status,

@@ -90,7 +90,7 @@ class Waiting(Answer):
 
 
 class Cost(Answer):
-    """Tokens and money; amounts are decimal strings, `pending` or `unknown`."""
+    """Tokens and money; amounts are decimal strings, `pending`, `unknown` or `unpriced`."""
 
     input_tokens: int | None
     output_tokens: int | None

@@ -20,7 +20,7 @@ from services.console.storage.costs import CostStorage
 from services.console.storage.tasks import TaskStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import MissingError, RejectedError
-from shared.contract.shown import PENDING, TOKENS, amount, shown_cost, shown_summary
+from shared.contract.shown import PENDING, TOKENS, UNKNOWN, UNPRICED, amount, shown_cost, shown_summary
 from shared.contract.task_filter import TaskFilter
 from shared.db.notes import Notes
 
@@ -167,7 +167,7 @@ def _shown_task(row: Any) -> dict[str, Any]:
 
 def _unknown_total(cost: dict[str, Any]) -> str:
     parts = {cost["llm_cost"], cost["compute_cost"]}
-    return "0" if parts == {"0"} else PENDING if PENDING in parts else "unknown"
+    return "0" if parts == {"0"} else next(word for word in (PENDING, UNKNOWN, UNPRICED, "0") if word in parts)
 
 
 def _line(shown: dict[str, Any]) -> list[object]:

@@ -15,7 +15,7 @@ from services.console.routes.enqueueing import Enqueuer
 from services.console.routes.given import API, PROBLEMS, Actor, Cursor, Filter, Json, Limit
 from services.console.storage.tasks import TaskStorage
 from shared.contract.errors import MissingError
-from shared.contract.shown import TOKENS, amount, shown_cost, shown_task
+from shared.contract.shown import TOKENS, shown_amounts, shown_cost, shown_task
 from shared.db.pool import Connection
 
 
@@ -82,8 +82,7 @@ def _attempt(row: Any) -> dict[str, Any]:
     """An attempt; its ids of runs are text, because browsers round large numbers."""
     status = row["cost_status"]
     money = {
-        "llm_cost": amount(row["llm_cost"], "unknown" if status in {"unknown", "final"} else "pending"),
-        "compute_cost": amount(row["compute_cost"], "unknown" if status == "final" else "pending"),
+        **shown_amounts(row, status),
         "retry_cost": None,
         "currency": row["currency"],
         "cost_status": status,

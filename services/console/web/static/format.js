@@ -12,10 +12,12 @@ const shortDay = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short
 export const count = (value) => (value === null || value === undefined ? NONE : whole.format(value));
 export const brief = (value) => (value === null || value === undefined ? NONE : value < 10_000 ? whole.format(value) : compact.format(value));
 
+const UNKNOWN = { pending: "Not known yet", unknown: "It will not become known", unpriced: "The usage is known, its price is not" };
+
 // Amounts are decimal strings; what is not known yet is a word, and never shown as nothing.
 export function money(value, currency = "USD") {
   if (value === null || value === undefined) return NONE;
-  if (!/\d$/.test(value)) return h("span", { class: "pending", title: value === "pending" ? "Not known yet" : "It will not become known" }, value);
+  if (!/\d$/.test(value)) return h("span", { class: "pending", title: UNKNOWN[value] }, value);
   const amount = Number(value);
   const digits = amount === 0 || amount >= 1 ? 2 : amount >= 0.01 ? 4 : 6;
   const shown = new Intl.NumberFormat(locale, { style: "currency", currency, minimumFractionDigits: 2, maximumFractionDigits: digits }).format(amount);

@@ -47,7 +47,7 @@ export function why(task) {
 }
 
 export const VERB = {
-  enqueue: "accepted", claim: "leased to a run", release: "given back before it ran", refuse: "refused by the runner",
+  enqueue: "accepted", claim: "leased for an attempt", submit: "submitted to the Jobs API", release: "given back before it ran", refuse: "refused by the runner",
   requeue: "put back after its run was lost", give_up: "given up", retry: "put back for another attempt", complete: "completed",
   fail: "failed", cancel: "cancelled", reprioritise: "priority changed", hasten: "allowed to start now", progress: "went on",
 };

@@ -25,6 +25,9 @@ POLL_SECONDS = 0.5
 COSTS_SECONDS = 30.0
 """How long to wait for the bill after the last task has ended."""
 
+PATIENCE_SECONDS = 60.0
+RESTARTING = frozenset({502, 503, 504})
+
 Json = dict[str, Any]
 
 
@@ -80,23 +83,22 @@ class Demo:
 
     def submit(self) -> Iterator[Paper]:
         """Upload and submit each paper; those that are refused say why."""
-        for paper in self.papers:
-            with paper.file.open("rb") as stream:
-                answer = self._http.post("/documents", files={"files": (paper.file.name, stream, "application/pdf")})
-            body = answer.json()
+        for number, paper in enumerate(self.papers):
+            content = paper.file.read_bytes()
+            body = self._ask("POST", "/documents", files={"files": (paper.file.name, content, "application/pdf")})
             if body.get("documents"):
                 request = {
                     "agent": AGENT,
                     "document_id": body["documents"][0]["id"],
                     "customer": "demo",
                     "labels": {"demo": self.label},
+                    "idempotency_key": f"demo-{self.label}-{number}",  # so that asking again makes no second task
                 }
-                paper.task = self._http.post("/tasks", json=request).raise_for_status().json()
+                paper.task = self._ask("POST", "/tasks", json=request)
             elif body.get("refused"):
                 paper.refusal = body["refused"][0]
             else:
-                answer.raise_for_status()
-                raise httpx.DecodingError(f"neither stored nor refused: {paper.file.name}")
+                raise httpx.DecodingError(f"neither stored nor refused: {paper.file.name}: {body}")
             yield paper
 
     def progress(self) -> Iterator[None]:
@@ -108,7 +110,7 @@ class Demo:
 
     def costs(self) -> Iterator[None]:
         """Ask the billing tables, and look until each cost is known or the patience is over."""
-        self._http.post("/costs/refresh", json={}).raise_for_status()
+        self._ask("POST", "/costs/refresh", json={})
         deadline = time.monotonic() + COSTS_SECONDS
         asked_again = time.monotonic()
         while any(_is_unbilled(paper.task) for paper in self.papers) and time.monotonic() < deadline:
@@ -117,12 +119,28 @@ class Demo:
             time.sleep(POLL_SECONDS)
             if time.monotonic() - asked_again > COSTS_SECONDS / 5:
                 asked_again = time.monotonic()
-                self._http.post("/costs/refresh", json={}).raise_for_status()
+                self._ask("POST", "/costs/refresh", json={})
 
     def _look(self, papers: Iterable[Paper]) -> None:
         for paper in papers:
             if paper.task is not None:
-                paper.task = self._http.get(f"/tasks/{paper.task['id']}").raise_for_status().json()
+                paper.task = self._ask("GET", f"/tasks/{paper.task['id']}")
+
+    def _ask(self, method: str, path: str, **options: Any) -> Json:
+        """The answer's body; a service that restarts is waited for, a refused upload is an answer too."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with suppress(httpx.TransportError):
+                answer = self._http.request(method, path, **options)
+                if answer.status_code not in RESTARTING:
+                    break
+            if time.monotonic() > deadline:
+                raise httpx.ConnectError(f"{self._http.base_url} does not answer")
+            time.sleep(POLL_SECONDS)
+        if path != "/documents":
+            answer.raise_for_status()
+        body: Json = answer.json()
+        return body
 
 
 def amount(task: Json | None, kind: str) -> Decimal | None:

@@ -20,6 +20,10 @@ NOT_NEEDED = frozenset({"temporal", "policy_sync", "underwriting_api", "underwri
 """Parts of the second application."""
 
 
+class StackEndedError(Exception):
+    """The stack ended while the demo waited for it."""
+
+
 def tell(folder: StackFolder, port: int, documents: Path | None, *, as_json: bool) -> int:
     """Run the demo; 0 when every paper reached the end that it should."""
     started_here = folder.holder() is None
@@ -35,6 +39,9 @@ def tell(folder: StackFolder, port: int, documents: Path | None, *, as_json: boo
                 click.echo(f"dev: no PDF in {documents}", err=True)
                 return 1
             return _run(folder, papers, as_json=as_json)
+    except StackEndedError:
+        click.echo("dev: the stack ended before the demo began; ./dev logs says why", err=True)
+        return 1
     except httpx.HTTPError as error:
         click.echo(f"dev: the stack failed the demo: {error or type(error).__name__}", err=True)
         return 1
@@ -65,17 +72,20 @@ def _run(folder: StackFolder, papers: list[Paper], *, as_json: bool) -> int:
 
 
 def _wait_until_ready(folder: StackFolder, view: View) -> str:
-    """The stack's address, once no part is starting any more: traces need their server for costs."""
+    """The stack's address, once no part that we need is starting: traces need their server for costs."""
     deadline = time.monotonic() + READY_SECONDS
     told: set[str] = set()
     while True:
-        running = folder.read_stack() or {"url": "", "parts": []}
-        missing = {part["name"] for part in running["parts"] if part["state"] not in {"ready", "done"}} - NOT_NEEDED
-        if (running["parts"] and not missing) or time.monotonic() > deadline:
-            return str(running["url"])
-        if missing != told:
-            told = missing
-            view.say(f"waiting for {', '.join(sorted(missing)) or 'the stack'}")
+        if folder.holder() is None:
+            raise StackEndedError
+        running = folder.read_stack()
+        if running is not None:
+            missing = {part["name"] for part in running["parts"] if part["state"] not in {"ready", "done"}} - NOT_NEEDED
+            if not missing or time.monotonic() > deadline:
+                return str(running["url"])
+            if missing != told:
+                told = missing
+                view.say(f"waiting for {', '.join(sorted(missing))}")
         time.sleep(0.2)
 
 

@@ -58,6 +58,7 @@ class StackFolder:
         os.truncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())
         self._lock = descriptor
+        self.remove_stack()  # a stack that was killed could not do it
 
     def holder(self) -> int | None:
         """The process that runs a stack here now; None when there is none."""

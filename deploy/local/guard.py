@@ -53,6 +53,8 @@ def _status_of(body: Callable[[], int]) -> int:
         return body()
     except SystemExit as exit_request:
         return exit_request.code if isinstance(exit_request.code, int) else 1
+    except KeyboardInterrupt:  # before the supervisor listens for signals itself
+        return 130
     except BaseException:  # noqa: BLE001 - nobody above us could show it
         traceback.print_exc()
         return 1

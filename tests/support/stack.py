@@ -38,6 +38,7 @@ class StackProcess:
 
     def start(self, seconds: float = 60, *parts: str) -> StackProcess:
         """Returns once these parts are ready; every part when none is named."""
+        (self.folder / "stack.json").unlink(missing_ok=True)
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 self.up(), stdout=output, stderr=output, cwd=CHECKOUT, env=self._environment

@@ -62,3 +62,5 @@ def test_one_stack_holds_the_folder(folder: StackFolder) -> None:
 def test_what_a_dead_stack_wrote_does_not_count(folder: StackFolder) -> None:
     folder.stack_file.write_text(json.dumps({"url": "http://gone"}))
     assert folder.read_stack() is None
+    folder.lock()
+    assert StackFolder(folder.path).read_stack() is None

@@ -265,7 +265,7 @@ def at_once(user: StackUser, documents: Sequence[str], label: str) -> dict[str, 
 
 def _busy(now: Any, then: Any, seconds: float) -> float:
     idle = now.idle + now.iowait - then.idle - then.iowait
-    return round(max(0.0, 1 - idle / seconds), 3)
+    return round(max(0.0, 1 - float(idle) / seconds), 3)
 
 
 def main_job(data: Path, pages: int, batch: int) -> dict[str, Any]:

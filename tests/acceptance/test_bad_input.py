@@ -143,7 +143,7 @@ def test_a_long_document_moves_its_bar_and_keeps_its_lease(user: StackUser) -> N
     def is_over() -> bool:
         task = user.task(batch.ids[0])
         seen.add(task["progress"]["pages_done"])
-        return task["status"] == "completed"
+        return bool(task["status"] == "completed")
 
     user.wait(is_over, 400)
     [task] = user.judge(batch, attempts=1)

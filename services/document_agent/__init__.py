@@ -2,7 +2,7 @@
 
 Runs as a Lakeflow Job, one attempt per run. Reads its input from `lockkeeper.agent_inputs` and the file from
 its Volume; writes one row of `lockkeeper.attempt_results` and posts the callback. Listens to nothing.
-When it is down, tasks wait or the sweeper gives their leases back; no other process is touched.
+If down: tasks wait, or the sweeper gives their leases back; no other process is touched.
 
 The pipeline, each room knowing only those before it:
 pages (what the file is, one method per page) → text (layer, reading order) → tables → ocr →

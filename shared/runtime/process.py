@@ -9,6 +9,7 @@ a second one hurries it.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -111,7 +112,11 @@ def run(service: str, own: type[OwnSettings], compose: Compose[OwnSettings]) -> 
     except MisconfiguredError as error:
         print(f"{service}: {error.message}", file=sys.stderr, flush=True)  # noqa: T201 - before logs exist
         code = 2
-    sys.exit(code)
+    # Everything that had to be said is written and closed. The interpreter's own farewell would wait for
+    # threads of libraries that sit in a call to somewhere else, past any grace time.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _run(process: Process, own: OwnSettings, compose: Compose[OwnSettings]) -> int:

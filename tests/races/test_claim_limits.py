@@ -95,7 +95,7 @@ async def test_head_of_line_is_not_overtaken_by_what_is_smaller(database: TestDa
     pool = await database.open("dispatcher")
     storage = DispatcherStorage(pool, "a")
     first = await storage.claim_tasks(10, 60)
-    assert [each.task_id for each in first][0] == large
+    assert first[0].task_id == large
     assert len(first) == 2
     await settle(database.owner, [first[1].attempt_id], used_tokens=10)
     (next_large,) = await make_tasks(database.owner, 1, estimated_tokens=95, priority=45)

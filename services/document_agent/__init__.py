@@ -1,11 +1,13 @@
-"""The document agent: turns one PDF into fields that stand in it, and says how sure it is.
+"""Document agent: turns one PDF into fields that stand in it, and says how sure it is. Runs as a Lakeflow Job.
 
-Runs as a Lakeflow Job, one attempt per run. Reads its input from `lockkeeper.agent_inputs` and the file from
-its Volume; writes one row of `lockkeeper.attempt_results` and posts the callback. Listens to nothing.
-If down: tasks wait, or the sweeper gives their leases back; no other process is touched.
+Reads    agent_inputs; the document from its Volume
+Writes   attempt_results: the row of its own attempt, once
+Hears    nothing; a heartbeat's answer may tell it to stop
+Sends    nothing; it posts result, failure and heartbeats to the callback receiver
+Calls    the Files API, the model endpoint (OpenAI protocol), the MLflow tracking server
+If down  tasks wait, or the sweeper gives their leases back; no other process is touched
 
-The pipeline, each room knowing only those before it:
-pages (what the file is, one method per page) → text (layer, reading order) → tables → ocr →
-fields (the model, and what of its answer stands in the document) → confidence → report.
-Everything that opens the PDF runs in a child process with limits, so that no file harms this one.
+The pipeline, each room knowing only those before it: text (layer, reading order) → tables, ocr → pages
+(what the file is, one method per page, the child process in which it is opened) → confidence →
+fields (the model, and what of its answer stands in the document) → report.
 """

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class TcpProxy:
-    """Forwards to one address; `silence` swallows everything, `cut` closes what is open."""
+    """Forwards to one address; `silence` swallows everything, `cut` closes what is open, `refuse` what comes."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -16,6 +16,8 @@ class TcpProxy:
         self._speaks.set()
         self._pipes: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._passing = 0
+        self.refusals = 0
         self.port = 0
 
     async def open(self) -> None:
@@ -46,7 +48,17 @@ class TcpProxy:
             writer.transport.abort()
         self._writers.clear()
 
+    def refuse(self, connections: int, *, after: int = 0) -> None:
+        """Let so many connections pass, then close so many as soon as they come; `refusals` says how many are left."""
+        self._passing, self.refusals = after, connections
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._passing:
+            self._passing -= 1
+        elif self.refusals:
+            self.refusals -= 1
+            writer.transport.abort()
+            return
         try:
             there_reader, there_writer = await asyncio.open_connection(*self._target)
         except OSError:

@@ -29,6 +29,7 @@ from tests.support.workspace import CLIENT, WorkspaceDouble
 
 pytestmark = pytest.mark.timeout(900)
 KEY = "a-key-of-the-cluster-test"
+OBSERVABILITY = ROOT / "deploy" / "observability"
 SERVICES = ("dispatcher", "sweeper", "callback-receiver", "cost-attributor", "notifier", "console")
 
 
@@ -181,6 +182,12 @@ async def agents(cluster: Cluster, queue: PostgresServer) -> AsyncIterator[Count
         await owner.close()
 
 
+def asked(url: str, **parameters: str) -> Any:
+    answer = httpx.get(url, params=parameters, trust_env=False, timeout=15).json()
+    assert answer["status"] == "success", answer
+    return answer["data"]
+
+
 async def settled(owner: asyncpg.Connection) -> bool:
     return bool(await owner.fetchval("SELECT count(*) = 0 FROM lockkeeper.tasks WHERE finished_at IS NULL"))
 
@@ -248,6 +255,51 @@ async def test_the_dispatcher_scales_with_what_the_limits_admit(
     await owner.close()
 
 
+async def test_a_real_prometheus_scrapes_everything_and_no_panel_stays_empty(
+    installed: Cluster, queue: PostgresServer, double: WorkspaceDouble
+) -> None:
+    installed.kit("prometheus", *(str(path) for path in sorted((OBSERVABILITY / "rules").glob("*.yaml"))))
+    prometheus = f"{installed.environment['PROMETHEUS_URL']}/api/v1"
+    address = {
+        name: installed.get("service", f"lockkeeper-{name}")["spec"]["clusterIP"] for name in ("console", "notifier")
+    }
+    owner = await asyncpg.connect(queue.url(database="lockkeeper"))
+    await make_tasks(owner, 60)
+
+    def empty() -> list[str]:
+        found = []
+        for path in sorted((OBSERVABILITY / "dashboards").glob("*.json")):
+            for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+                for target in panel.get("targets", ()):
+                    query = target["expr"].replace("$agent", ".*")
+                    if not asked(f"{prometheus}/query", query=query)["result"]:
+                        found.append(f"{path.stem}: {panel['title']}: {query}")
+        return found
+
+    async with (
+        agents(installed, queue),
+        httpx.AsyncClient(trust_env=False, timeout=10) as browser,
+        browser.stream("GET", f"http://{address['notifier']}/events"),
+    ):
+        end = time.monotonic() + 240
+        while missing := await asyncio.to_thread(empty):
+            await browser.get(f"http://{address['console']}/api/v1/agents")
+            assert time.monotonic() < end, sorted(missing)
+            await asyncio.sleep(5)
+    targets = asked(f"{prometheus}/targets", state="active")["activeTargets"]
+    ours = [each for each in targets if each["labels"].get("namespace") == NAMESPACE]
+    assert {each["health"] for each in ours} == {"up"}
+    assert {each["labels"]["component"] for each in ours} >= set(SERVICES)
+    groups = asked(f"{prometheus}/rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) > 40
+    assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
+    firing = {rule["name"] for rule in rules if rule.get("state") == "firing"}
+    print(f"{len(ours)} targets, {len(rules)} rules; firing: {sorted(firing)}")
+    assert firing == set()
+    await owner.close()
+
+
 async def test_a_rolling_update_of_everything_loses_and_doubles_nothing(
     installed: Cluster, queue: PostgresServer, double: WorkspaceDouble
 ) -> None:
@@ -312,7 +364,7 @@ async def test_k01_without_its_database_a_pod_is_unready_and_never_restarted(
         installed.until(lambda: installed.ready() == 0, 90, "no pod says that it is ready")
         await asyncio.sleep(15)
     finally:
-        queue.start()
+        await asyncio.to_thread(queue.start)
     installed.until(lambda: installed.ready() >= 11, 60, "everything is ready again")
     assert installed.restarts() == {}
     owner = await asyncpg.connect(queue.url(database="lockkeeper"))

@@ -9,7 +9,7 @@ from services.document_agent.fields.schema import FieldSchema, field_schema, is_
 from services.document_agent.messages import Header, Page
 from services.document_agent.pages.sandbox import pool, reading
 from services.document_agent.report import Reading, build_result, confidences, page_confidence
-from services.document_agent.settings import DocumentAgentSettings
+from services.document_agent.settings import DocumentAgentOptions, DocumentAgentSettings, read_options
 from shared.agent_kit import AgentContext, AgentResult
 from shared.agent_kit.spans import SpanRecord
 
@@ -19,10 +19,10 @@ _MOST_PAGE_SPANS = 20
 async def read_document(context: AgentContext) -> AgentResult:
     """The handler of the document agent: one document to one result."""
     settings = DocumentAgentSettings()
-    schema = field_schema(context.options)
+    schema, options = field_schema(context.options), read_options(context.options)
     async with context.open_document(settings.file_limit_bytes) as path:
         document = await _read_pages(context, path, settings)
-    extraction = await _read_fields(context, document, schema, settings)
+    extraction = await _read_fields(context, document, schema, settings, options)
     confidence = confidences(document, extraction)
     return AgentResult(
         build_result(document, extraction, confidence, settings),
@@ -49,18 +49,16 @@ async def _read_pages(context: AgentContext, path: Path, settings: DocumentAgent
 
 
 async def _read_fields(
-    context: AgentContext, document: Reading, schema: FieldSchema, settings: DocumentAgentSettings
+    context: AgentContext,
+    document: Reading,
+    schema: FieldSchema,
+    settings: DocumentAgentSettings,
+    options: DocumentAgentOptions,
 ) -> Extraction:
     """The fields; a document without any readable text is empty, and no model is asked to imagine some."""
     if not document.has_text:
         return Extraction({name: [] if is_list(one) else None for name, one in schema.fields.items()})
-    reader = FieldReader(
-        context,
-        schema,
-        chunk_characters=int(context.options.get("chunk_characters", settings.chunk_characters)),
-        model_calls=settings.model_calls,
-    )
-    return await reader.read(document.pages)
+    return await FieldReader(context, schema, settings, options).read(document.pages)
 
 
 class _PageSpans:

@@ -6,8 +6,10 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.contract.errors import RejectedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +61,26 @@ class DocumentAgentSettings(BaseSettings):
             memory_bytes=self.parser_memory_bytes,
             ocr_threads=self.ocr_threads or min(4, os.cpu_count() or 1),
         )
+
+
+class DocumentAgentOptions(BaseModel):
+    """What an operator may set per agent in `options`, beside `schema`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model: str | None = Field(default=None, description="Endpoint of this agent; default: the process' own")
+    model_options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Sent with each call; null leaves out temperature, max_tokens, response_format",
+    )
+    chunk_characters: int | None = Field(default=None, ge=1_000, description="Text in one model call")
+
+
+def read_options(options: dict[str, Any]) -> DocumentAgentOptions:
+    """The options of an agent. Raises RejectedError with what is wrong with them."""
+    try:
+        return DocumentAgentOptions.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RejectedError(f"the agent's option {where}: {first['msg']}", reason="options_invalid") from None

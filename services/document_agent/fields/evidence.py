@@ -63,12 +63,13 @@ class DocumentIndex:
         wanted = folded(quote or "").strip(" .…")
         if not wanted:
             return None
-        order = sorted(range(len(self._pages)), key=lambda index: self._pages[index].number not in among)
+        near = frozenset(among)
+        order = sorted(range(len(self._pages)), key=lambda index: self._pages[index].number not in near)
         dense = wanted.replace(" ", "")
         for index in order:
             if wanted in self._folded[index] or (len(dense) >= 6 and dense in self._dense[index]):
                 return self._found(index, wanted, 1.0)
-        return self._across(dense, order) or self._nearly(wanted, order, among)
+        return self._across(dense, order) or self._nearly(wanted, order, near)
 
     def contains(self, text: str) -> bool:
         """Whether the folded text stands anywhere."""
@@ -91,7 +92,7 @@ class DocumentIndex:
                     return self._found(index, dense, 1.0)
         return None
 
-    def _nearly(self, wanted: str, order: Sequence[int], among: Sequence[int]) -> Found | None:
+    def _nearly(self, wanted: str, order: Sequence[int], among: frozenset[int]) -> Found | None:
         """A recognised line that is nearly the same; only where letters may have been misread."""
         for index in order:
             page = self._pages[index]

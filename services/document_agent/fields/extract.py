@@ -20,6 +20,7 @@ from services.document_agent.fields.evidence import DocumentIndex
 from services.document_agent.fields.judging import Dropped, Judge, Value
 from services.document_agent.fields.schema import FieldSchema, is_list
 from services.document_agent.messages import Page
+from services.document_agent.settings import DocumentAgentOptions, DocumentAgentSettings
 from shared.agent_kit import AgentContext, RejectedError
 
 _ASKS = 2
@@ -44,11 +45,21 @@ class Extraction:
 class FieldReader:
     """Reads the fields of one document with the attempt's model."""
 
-    def __init__(self, context: AgentContext, schema: FieldSchema, *, chunk_characters: int, model_calls: int) -> None:
+    def __init__(
+        self, context: AgentContext, schema: FieldSchema, settings: DocumentAgentSettings, options: DocumentAgentOptions
+    ) -> None:
         self._context = context
         self._schema = schema
-        self._chunk_characters = chunk_characters
-        self._model_calls = model_calls
+        self._chunk_characters = options.chunk_characters or settings.chunk_characters
+        self._model_calls = settings.model_calls
+        self._model = options.model
+        asked = {
+            "temperature": 0,
+            "max_tokens": _ANSWER_TOKENS,
+            "response_format": prompt.response_format(schema),
+            **options.model_options,
+        }
+        self._call_options = {name: value for name, value in asked.items() if value is not None}
 
     async def read(self, pages: Sequence[Page]) -> Extraction:
         """The fields of these pages. Raises RejectedError `model_answer_invalid` and what the model client raises."""
@@ -70,9 +81,8 @@ class FieldReader:
         faults: list[str] = []
         for ask in range(1, _ASKS + 1):
             answer = await self._context.model.complete(
-                asked, step=f"fields {number}", response_format=prompt.response_format(self._schema),
-                temperature=0, max_tokens=_ANSWER_TOKENS,
-            )  # fmt: skip
+                asked, step=f"fields {number}", model=self._model, **self._call_options
+            )
             result.calls += 1
             shaped, faults = read_answer(answer.text, self._schema)
             if shaped is not None:

@@ -27,19 +27,22 @@ from shared.contract.errors import RejectedError, TransientError
 
 _GROWN_BYTES = 1_500_000_000
 _START_SECONDS = 60.0
+_PLAIN_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 class ParserChild:
     """One child process. Its calls block; `Reading` makes them from threads."""
 
     def __init__(self) -> None:
+        # A hostile file that takes the child over finds no token in its environment.
+        plain = {name: os.environ[name] for name in _PLAIN_VARIABLES if name in os.environ}
         path = os.pathsep.join(each for each in sys.path if each)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "services.document_agent.pages.child"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**plain, "PYTHONPATH": path},
         )  # fmt: skip
-        self._is_ready = False
+        self.is_ready = False
         self.documents = 0
         self.resident_bytes = 0
 
@@ -50,9 +53,9 @@ class ParserChild:
 
     def order(self, path: Path, limits: dict[str, Any]) -> None:
         """Begin a document."""
-        if not self._is_ready:
+        if not self.is_ready:
             self.next_message()
-            self._is_ready = True
+            self.is_ready = True
         self.documents += 1
         self.resident_bytes = 0
         stdin = self._process.stdin
@@ -147,7 +150,8 @@ class Reading:
         loop = asyncio.get_running_loop()
         self._give_up_at = loop.time() + self._settings.document_seconds
         limits = self._settings.reading_limits().as_message()
-        message = await self._limited(_START_SECONDS, self._begin, path, limits)
+        seconds = self._settings.open_seconds + (0 if self._child.is_ready else _START_SECONDS)
+        message = await self._limited(seconds, self._begin, path, limits)
         return header_from(self._content(message, "header"))
 
     async def pages(self, count: int) -> AsyncIterator[Page]:
@@ -167,11 +171,11 @@ class Reading:
     async def _limited(self, seconds: float, call: Any, *arguments: Any) -> dict[str, Any]:
         """One answer of the child within the time; it is killed when that passes."""
         answer = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+        answer.add_done_callback(_look_at)  # also when nobody waits for it any more
         done, _ = await asyncio.wait({answer}, timeout=max(0.0, seconds))
         if not done:
             self._child.kill()
             await asyncio.wait({answer})
-            answer.exception()
             raise RejectedError(
                 f"reading the document did not get on for {seconds:.0f} s and was stopped", reason="parse_timeout"
             )
@@ -188,6 +192,11 @@ class Reading:
             raise RejectedError(refused["message"], reason=refused["reason"])
         content: dict[str, Any] = message[kind]
         return content
+
+
+def _look_at(answer: asyncio.Future[dict[str, Any]]) -> None:
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _death(status: int) -> RejectedError | TransientError:

@@ -183,3 +183,21 @@ async def test_fields_of_an_own_schema(world: AgentWorld) -> None:
     await world.run(main, attempt_id)
     fields = (await world.stored(attempt_id))["result"]["fields"]
     assert fields["invoice_date"]["value"] == "2026-02-03"
+
+
+async def test_an_agent_may_have_its_own_model_and_leave_out_what_its_endpoint_refuses(
+    world: AgentWorld, model: ScriptedModel
+) -> None:
+    model.answers = lambda _: '{"document_type": null}'
+    own = {"model": "reasoner", "model_options": {"temperature": None, "response_format": None, "top_p": 0.5}}
+    end = await world.run(main, await world.attempt(GOOD, options=own))
+    (request,) = model.requests
+    assert (request["model"], request["top_p"]) == ("reasoner", 0.5)
+    assert not {"temperature", "response_format"} & set(request)
+    assert end.body["usage"][0]["model"] == "reasoner"
+
+
+async def test_an_option_of_the_wrong_type_says_so(world: AgentWorld) -> None:
+    body = (await world.run(main, await world.attempt(GOOD, options={"chunk_characters": "many"}))).body
+    assert (body["reason"], body["retryable"]) == ("options_invalid", False)
+    assert "chunk_characters" in body["message"]

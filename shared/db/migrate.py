@@ -27,6 +27,7 @@ _FILE = re.compile(r"^(?P<number>\d{4})_[a-z0-9_]+\.(pre|post)\.sql$")
 _ADVISORY_KEY = 4951_0000
 _LOCK_TIMEOUT = "3s"
 _LOCK_TRIES = 20
+_OUTSIDE = "-- transaction: off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ async def migrate(url: str, *, say: Callable[[str], None] = lambda _: None) -> i
     or the login may not create roles. Any number of processes may call it at once: one works, the rest wait.
     """
     async with translated():
-        connection = await connect(url, name="lockkeeper-migrate")
+        # An index over many rows takes minutes, and so may the migration that we wait for.
+        connection = await connect(url, name="lockkeeper-migrate", statement_seconds=None)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_KEY)
         try:
@@ -124,10 +126,13 @@ async def _with_lock_retries(connection: asyncpg.Connection, migration: Migratio
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
+    if migration.sql.startswith(_OUTSIDE):
+        await _run_outside(connection, migration.sql)
     async with connection.transaction():
         await connection.execute(f"SET LOCAL ROLE {OWNER_ROLE}")
         await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-        await connection.execute(migration.sql)
+        if not migration.sql.startswith(_OUTSIDE):
+            await connection.execute(migration.sql)
         await connection.execute(
             "CREATE TABLE IF NOT EXISTS lockkeeper.migrations "
             "(number integer PRIMARY KEY, name text NOT NULL, digest text NOT NULL, "
@@ -137,6 +142,20 @@ async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
             "INSERT INTO lockkeeper.migrations (number, name, digest) VALUES ($1, $2, $3)",
             migration.number, migration.name, migration.digest,
         )  # fmt: skip
+
+
+async def _run_outside(connection: asyncpg.Connection, sql: str) -> None:
+    """Run statement by statement; each ends its line with a semicolon and bears being run again.
+
+    No lock timeout: building an index concurrently waits for old readers, and nobody waits behind it.
+    """
+    await connection.execute(f"SET ROLE {OWNER_ROLE}")
+    try:
+        for statement in re.split(r";\s*$", sql, flags=re.MULTILINE):
+            if re.sub(r"--.*", "", statement).strip():
+                await connection.execute(statement)
+    finally:
+        await connection.execute("RESET ROLE")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -74,11 +74,14 @@ async def translated() -> AsyncIterator[None]:
         raise ours from error
 
 
-async def connect(url: str, password: Password | None = None, *, name: str, timeout: float = 10) -> asyncpg.Connection:
-    """One connection of its own, outside any pool: for a listener or a script."""
+async def connect(
+    url: str, password: Password | None = None, *, name: str, timeout: float = 10, statement_seconds: float | None = 30
+) -> asyncpg.Connection:
+    """One connection of its own, outside any pool: for a listener or a script. Without seconds, no statement is cut."""
     connection = await asyncpg.connect(
-        url, password=password, timeout=timeout, command_timeout=30, server_settings={"application_name": name}
-    )
+        url, password=password, timeout=timeout, command_timeout=statement_seconds,
+        server_settings={"application_name": name},
+    )  # fmt: skip
     await set_codecs(connection)
     return connection
 

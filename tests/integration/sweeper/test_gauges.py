@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 
 from services.sweeper.loops import DatabaseGaugesLoop, GaugesLoop
 from services.sweeper.settings import SweeperSettings
 from services.sweeper.storage import SweeperStorage
+from shared.contract.errors import TransientError
 from shared.db.pool import Database
 from shared.testing.rows import make_agent, make_tasks
 from tests.conftest import TestDatabase
@@ -125,3 +127,20 @@ async def test_the_database_says_how_near_it_is_to_its_own_limits(database: Test
     assert (value("lockkeeper_database_xid_age") or 0) > 0
     assert (value("lockkeeper_database_bytes") or 0) > 1_000_000
     assert value("lockkeeper_table_dead_rows", table="lockkeeper.tasks") is not None
+
+
+async def test_o05_a_scrape_never_asks_the_database_and_says_how_old_its_figures_are(
+    database: TestDatabase, pool: Database
+) -> None:
+    await make_agent(database.owner)
+    await make_tasks(database.owner, 7)
+    await read(pool)
+    sampled = value("lockkeeper_sample_timestamp_seconds")
+    await pool.close()
+    with pytest.raises(TransientError):
+        await read(pool)
+    started = time.monotonic()
+    text = generate_latest().decode()
+    assert time.monotonic() - started < 0.2
+    assert 'lockkeeper_tasks{agent="parser",status="enqueued"} 7.0' in text
+    assert value("lockkeeper_sample_timestamp_seconds") == sampled

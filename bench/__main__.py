@@ -13,6 +13,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 BENCHES: dict[str, tuple[str, ...]] = {
     "main_job": ("bench.main_job",),
     "callbacks": ("bench.callbacks",),
+    "underwriting": ("bench.underwriting",),
     **{
         name: ("bench.drain", name)
         for name in ("drain_1", "drain_2", "dirty", "backlog", "limited_1", "limited_2", "tokens_2", "snapshot")

@@ -22,7 +22,12 @@ class WorkerSettings(BaseSettings):
 
     task_queue: str = Field(default=TASK_QUEUE, min_length=1)
     workflow_tasks: int = Field(default=20, ge=2, le=1000, description="workflow tasks at one time")
-    activities: int = Field(default=20, ge=1, le=1000, description="activities at one time")
+    activities: int = Field(
+        default=24,
+        ge=1,
+        le=1000,
+        description="activities at one time; more than the processors bear only makes each late",
+    )
     cached_workflows: int = Field(default=500, ge=0)
     sticky_seconds: float = Field(
         default=2, gt=0, description="after a crash the next step waits this long for the dead worker, not 10 s"

@@ -12,7 +12,7 @@ import asyncpg
 
 from services.underwriting_worker import metrics
 from services.underwriting_worker.policy.limits import Limits
-from services.underwriting_worker.policy.retries import fence
+from services.underwriting_worker.policy.retries import LAST_WORD, fence
 from services.underwriting_worker.policy.writes import Stored, classify
 from shared.contract.errors import MissingError, WriteOutcome
 from shared.contract.underwriting import Decision, event_id, metric_id, workflow_id
@@ -150,12 +150,11 @@ class UnderwritingStorage:
         self, attempt: Attempt, *, call: UUID, position: int, tool: str, message: UUID | None, error: Json
     ) -> WriteOutcome:
         """End a call as failed, whether or not it ever began."""
-        last = fence(attempt.round, 10**9)
         async with self.database.transaction() as connection:
             await self._begin(connection, attempt)
             outcome = await _guarded(
-                connection, _Guard("fail_tool_call", "read_tool_call", call, "failed", last),
-                call, attempt.run_id, attempt.turn, position, tool, message, error, last,
+                connection, _Guard("fail_tool_call", "read_tool_call", call, "failed", LAST_WORD),
+                call, attempt.run_id, attempt.turn, position, tool, message, error, LAST_WORD,
             )  # fmt: skip
             await self._end(connection, attempt, "succeeded", None, Spent())
             return outcome

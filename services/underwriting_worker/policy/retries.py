@@ -9,6 +9,8 @@ from temporalio.common import RetryPolicy
 
 FENCE_ROUND = 1_000
 """Attempts of one round are numbered below this, so that a later round's attempt is always the newer one."""
+LAST_WORD = 2**31 - 1
+"""The fence of what the workflow itself says about a step, after every attempt of every round."""
 MOST_LOST_ROUNDS = 3
 LONGEST_HOLD = timedelta(seconds=30)
 

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from shared.testing.wait import until
-from tests.support.crash import start_worker
+from tests.support.crash import start_worker, worker_environment
 from tests.support.temporal import TemporalServer
 from tests.support.underwriting import Underwriting
 
@@ -18,30 +17,6 @@ BOUNDARIES = (
     "open_review", "record_decision", "end_run",
 )  # fmt: skip
 POINTS = [f"{activity}:{when}" for activity in BOUNDARIES for when in ("before", "after")]
-
-
-def environment(desk: Underwriting, temporal: TemporalServer) -> dict[str, str]:
-    return {
-        "LOCKKEEPER_DATABASE_URL": desk.database.url("underwriting_worker"),
-        "LOCKKEEPER_MODEL_URL": desk.model.url,
-        "LOCKKEEPER_MODEL_KEY": "test",
-        "LOCKKEEPER_LOG_LEVEL": "error",
-        "LOCKKEEPER_UNDERWRITING_WORKER_TASK_QUEUE": desk.queue,
-        "LOCKKEEPER_UNDERWRITING_WORKER_STICKY_SECONDS": "1",
-        "LOCKKEEPER_UNDERWRITING_WORKER_SEARCH_ATTRIBUTES": "false",
-        "TEMPORAL_ADDRESS": temporal.address,
-        "MLFLOW_TRACKING_URI": "",
-    }
-
-
-@pytest.fixture
-def workers() -> Iterator[list[Any]]:
-    started: list[Any] = []
-    yield started
-    for worker in started:
-        if worker.is_alive():
-            worker.kill()
-        worker.join(10)
 
 
 async def prove(desk: Underwriting, run: UUID, point: str) -> None:
@@ -79,7 +54,7 @@ async def test_t_09_a_worker_killed_at_every_boundary_loses_and_doubles_nothing(
     desk: Underwriting, temporal: TemporalServer, workers: list[Any]
 ) -> None:
     """Each worker dies at its own point of its own run; the next one finishes what it left."""
-    given = environment(desk, temporal)
+    given = worker_environment(desk, temporal)
     runs: dict[str, UUID] = {}
     for point in POINTS:
         run = runs[point] = await desk.start()
@@ -108,7 +83,7 @@ async def test_t_09_a_worker_killed_in_the_middle_of_the_model_call_is_followed_
         await asyncio.sleep(20)
 
     desk.model.script = [never]
-    given = environment(desk, temporal)
+    given = worker_environment(desk, temporal)
     run = await desk.start()
     workers.append(start_worker(given))
     async with asyncio.timeout(60):

@@ -55,8 +55,11 @@ class Sweep:
         await self.database.owner.execute(
             "WITH x AS (INSERT INTO lockkeeper.task_attempts (id, task_id, agent, attempt, status, leased_at, submitted_at, run_id)"
             " VALUES (lockkeeper.uuid7(), $1, 'parser', $3, 'submitted', now(), now(), $2) RETURNING id) "
-            "UPDATE lockkeeper.tasks t SET status = 'processing', attempt = $3, attempt_id = x.id, locked_by = 'd', "
-            "lease_expires_at = now() - interval '1 second', version = version + 1, verb = 'claim' FROM x WHERE t.id = $1",
+            ", t AS (UPDATE lockkeeper.tasks t SET status = 'processing', attempt = $3, attempt_id = x.id, locked_by = 'd', "
+            "lease_expires_at = now() - interval '1 second', version = version + 1, verb = 'claim' FROM x WHERE t.id = $1 "
+            "RETURNING t.*) INSERT INTO lockkeeper.task_events "
+            "(task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor) "
+            "SELECT id, version, clock_timestamp(), verb, status, attempt, agent, 1, reserved_tpm, session_user FROM t",
             task, run_id, attempt,
         )  # fmt: skip
 

@@ -94,6 +94,7 @@ class Parts:
         """Close what was opened on the way."""
         await self.traces.close()
         await self.model.close()
+        await self.source.close()
 
 
 async def compose(process: Process, settings: WorkerSettings, *, interceptors: Sequence[Interceptor] = ()) -> Service:

@@ -34,6 +34,10 @@ class EvidenceSource(Protocol):
         """The income file, likewise."""
         ...
 
+    async def close(self) -> None:
+        """Close what is open."""
+        ...
+
 
 class SampleSource:
     """The ten sample applicants; nobody else has a file here."""
@@ -47,6 +51,9 @@ class SampleSource:
     async def income_file(self, applicant: str, inquiry: UUID) -> Json:  # noqa: ARG002 - the protocol's
         """The sample's income file."""
         return _known(None if applicant not in BY_APPLICANT else BY_APPLICANT[applicant].income_file(), applicant)
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 class HttpSource:
@@ -63,6 +70,10 @@ class HttpSource:
     async def income_file(self, applicant: str, inquiry: UUID) -> Json:
         """The income file."""
         return await self._get("income", applicant, inquiry)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
 
     async def _get(self, kind: str, applicant: str, inquiry: UUID) -> Json:
         try:

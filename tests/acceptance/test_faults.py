@@ -182,7 +182,7 @@ def test_three_dispatchers_keep_limits_that_change_all_the_time(user: StackUser,
             assert moving.result() > 10
         tasks = user.judge(batch, attempts=1)
         claimed_by = {each["locked_by"] for task in tasks for each in task["attempts"]}
-        assert claimed_by >= {"twin-1", "twin-2"}
+        assert len(claimed_by) > 1
     finally:
         for twin in twins:
             twin.terminate()

@@ -227,7 +227,7 @@ class StackUser:
         return found[0]
 
     def twin(self, service: str, name: str) -> subprocess.Popen[bytes]:
-        """One more replica of a service, outside the supervisor."""
+        """One more replica of a service, outside the supervisor, ready."""
         given = psutil.Process(self.stack.part(service)["pid"]).environ()
         own = {
             "LOCKKEEPER_REPLICA": name,
@@ -235,9 +235,11 @@ class StackUser:
             "LOCKKEEPER_OPS_PORT": str(free_port()),
         }
         with (self.stack.folder / "logs" / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
+            twin = subprocess.Popen(
                 [sys.executable, "-m", f"services.{service}"], env=given | own, cwd=CHECKOUT, stdout=log, stderr=log
             )
+        self.wait(lambda: _ready(int(own["LOCKKEEPER_OPS_PORT"])), 60)
+        return twin
 
     # -- the agent's side
 
@@ -260,3 +262,10 @@ def _output(process: psutil.Process) -> Path:
 
 def _parameter(run: dict[str, Any], name: str) -> str:
     return next((str(each["value"]) for each in run["job_parameters"] if each["name"] == name), "")
+
+
+def _ready(ops_port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{ops_port}/readyz", timeout=2, trust_env=False).is_success
+    except httpx.TransportError:
+        return False

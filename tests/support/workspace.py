@@ -38,7 +38,9 @@ class WorkspaceDouble:
             )  # fmt: skip
         assert self.process.stdout is not None
         first = self.process.stdout.readline()
-        assert first, (home / "log").read_text()
+        if not first:
+            self.process.communicate()
+            raise AssertionError((home / "log").read_text())
         self.url = str(json.loads(first)["url"])
         self.http = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
         answer = self.http.post("/oidc/v1/token", data={"grant_type": "client_credentials"}, auth=CLIENT)

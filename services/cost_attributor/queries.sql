@@ -119,9 +119,11 @@ SELECT 'billing', record_id, attempt_id, task_id, 'compute', quantity, unit, sku
        IS DISTINCT FROM (excluded.quantity, excluded.amount, excluded.currency, excluded.record_type)
 
 -- name: roll_up_attempts
--- Put on each attempt what its lines add up to. The lines are the truth; these columns only save adding up.
+-- Put on each attempt what its lines add up to, and the difference on the spending of its agent and customer.
+-- The lines are the truth; these sums only save adding up.
 -- owner: cost_attributor
--- locks: taken by lock_attempts, in an earlier statement, so that this snapshot holds every committed line
+-- locks: attempts by lock_attempts, in an earlier statement, so that this snapshot holds every committed line;
+--        then spending, in the order of its key, so that replicas wait for each other and never in a circle
 -- returns: the tasks whose figures changed
 WITH given AS MATERIALIZED (
     -- No finding: only the compute side was looked at.
@@ -133,7 +135,7 @@ WITH given AS MATERIALIZED (
            -- What the agent said counts only as long as no trace says it.
      WHERE c.source <> 'callback' OR NOT EXISTS (
            SELECT FROM lockkeeper.cost_entries t WHERE t.attempt_id = c.attempt_id AND t.source = 'trace')
-), total AS (
+), total AS MATERIALIZED (
     SELECT g.attempt_id, g.finding, count(l.attempt_id) FILTER (WHERE l.kind = 'llm') AS llm_lines,
            sum(l.input_tokens) AS input_tokens, sum(l.output_tokens) AS output_tokens,
            sum(l.cache_read_tokens) AS cache_read_tokens, sum(l.cache_write_tokens) AS cache_write_tokens,
@@ -146,6 +148,22 @@ WITH given AS MATERIALIZED (
       FROM given g
       LEFT JOIN line l ON l.attempt_id = g.attempt_id
      GROUP BY g.attempt_id, g.finding
+), change AS (
+    SELECT s.scope, s.name, (x.leased_at AT TIME ZONE 'UTC')::date AS day,
+           sum(coalesce(t.llm_cost, 0) - coalesce(x.llm_cost, 0)) AS llm_cost,
+           sum(coalesce(t.compute_cost, 0) - coalesce(x.compute_cost, 0)) AS compute_cost
+      FROM total t
+      JOIN lockkeeper.task_attempts x ON x.id = t.attempt_id
+      JOIN lockkeeper.tasks k ON k.id = x.task_id
+     CROSS JOIN LATERAL (VALUES ('agent', x.agent), ('customer', k.customer)) s (scope, name)
+     WHERE s.name IS NOT NULL
+     GROUP BY 1, 2, 3
+), spent AS (
+    INSERT INTO lockkeeper.spending AS s (scope, name, day, llm_cost, compute_cost)
+    SELECT * FROM change WHERE (llm_cost, compute_cost) IS DISTINCT FROM (0::numeric, 0::numeric)
+     ORDER BY scope, name, day
+        ON CONFLICT (scope, name, day) DO UPDATE
+       SET llm_cost = s.llm_cost + excluded.llm_cost, compute_cost = s.compute_cost + excluded.compute_cost
 )
 UPDATE lockkeeper.task_attempts x
    SET input_tokens = t.input_tokens, output_tokens = t.output_tokens,

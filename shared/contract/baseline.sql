@@ -861,6 +861,16 @@ CREATE TABLE lockkeeper.replicas (
     info jsonb DEFAULT '{}'::jsonb NOT NULL
 );
 
+CREATE TABLE lockkeeper.spending (
+    scope text NOT NULL,
+    name text NOT NULL,
+    day date NOT NULL,
+    llm_cost numeric DEFAULT 0 NOT NULL,
+    compute_cost numeric DEFAULT 0 NOT NULL,
+    CONSTRAINT spending_scope_check CHECK ((scope = ANY (ARRAY['agent'::text, 'customer'::text])))
+)
+WITH (fillfactor='50');
+
 CREATE TABLE lockkeeper.task_events (
     task_id uuid NOT NULL,
     version integer NOT NULL,
@@ -966,6 +976,9 @@ ALTER TABLE ONLY lockkeeper.recovered_results
 
 ALTER TABLE ONLY lockkeeper.replicas
     ADD CONSTRAINT replicas_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.spending
+    ADD CONSTRAINT spending_pkey PRIMARY KEY (scope, name, day);
 
 ALTER TABLE ONLY lockkeeper.task_attempts
     ADD CONSTRAINT task_attempts_pkey PRIMARY KEY (id);

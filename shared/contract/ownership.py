@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 OWNER_ROLE = "lockkeeper_owner"
 READER_ROLE = "lockkeeper_reader"
 SCHEMAS = ("lockkeeper", "agent_ops", "agent_policy")
-READABLE = ("task_costs", "queue_state", "agent_ops.run_overview")
+READABLE = ("task_costs", "queue_state", "spending", "agent_ops.run_overview")
 """Views for people and BI."""
 
 
@@ -44,6 +44,7 @@ _QUEUE = (
     "task_events",
     "task_history",
     "token_spending",
+    "spending",
     "replicas",
     "documents",
     "agent_headroom",
@@ -156,6 +157,7 @@ ROLES: dict[str, ServiceRole] = {
                 ),
             ),
             Grant("cost_entries", insert=True, update=("*",)),
+            Grant("spending", insert=True, update=("llm_cost", "compute_cost")),
             Grant("cost_requests", update=("*",)),
         ),
     ),

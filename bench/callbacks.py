@@ -25,7 +25,7 @@ import uvloop
 
 from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from shared.contract.ownership import role_of
-from shared.db.pool import connect
+from shared.db.connecting import connect
 from tests.support.postgres import PostgresServer, free_port
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from deploy.local.folder import StackFolder
-from shared.db.pool import connect
+from shared.db.connecting import connect
 from tests.support.batch import ENDS, StackUser, page
 from tests.support.postgres import free_port
 from tests.support.stack import CHECKOUT, StackProcess

@@ -19,7 +19,7 @@ from typing import Any
 import asyncpg
 import psutil
 
-from shared.db.pool import connect
+from shared.db.connecting import connect
 from tests.support.postgres import PostgresServer, binaries
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -163,7 +163,7 @@ async def bench(runs: int) -> int:
 
 
 async def _connect(server: PostgresServer) -> Any:
-    from shared.db.pool import connect
+    from shared.db.connecting import connect
 
     return await connect(server.url(database="bench"), name="bench")
 

@@ -12,8 +12,8 @@ import asyncpg
 
 from shared.contract.errors import LockkeeperError
 from shared.contract.ownership import OWNER_ROLE, READER_ROLE, ROLES, role_of
+from shared.db.connecting import connect
 from shared.db.migrate import applied, migrations
-from shared.db.pool import connect
 from shared.db.statements import parse
 
 State = Literal["ok", "note", "broken"]

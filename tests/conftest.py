@@ -12,7 +12,8 @@ import asyncpg
 import pytest
 
 from shared.contract.ownership import role_of
-from shared.db.pool import Database, connect
+from shared.db.connecting import connect
+from shared.db.pool import Database
 from tests.support.postgres import PostgresServer
 from tests.support.workspace import WorkspaceDouble
 

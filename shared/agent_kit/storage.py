@@ -17,7 +17,8 @@ from shared.agent_kit.workspace import workspace_client
 from shared.contract.callback import ResultBody
 from shared.contract.errors import MisconfiguredError
 from shared.contract.lifecycle import ATTEMPT_TERMINAL, TERMINAL
-from shared.db.pool import connect, translated
+from shared.db.connecting import connect
+from shared.db.pool import translated
 from shared.db.statements import load
 
 _SQL = load("shared.agent_kit")

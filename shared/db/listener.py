@@ -14,13 +14,13 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
-import asyncpg
 import structlog
 
 from shared.contract.channels import Channel
 from shared.contract.errors import MisconfiguredError
+from shared.db.connecting import CONNECTION_SECONDS, Connection, Login, Password, Session
 from shared.db.notes import decode
-from shared.db.pool import Connection, Password, connect, translate
+from shared.db.pool import translate
 
 log = structlog.get_logger()
 
@@ -34,11 +34,12 @@ PROBE_TIMEOUT_SECONDS = 5.0
 class Listener:
     """One LISTEN connection with a handler per channel; reconnects with fresh credentials for ever."""
 
-    def __init__(self, url: str, password: Password | None, handlers: Mapping[Channel, Handler], *, name: str) -> None:
-        self._url = url
-        self._password = password
+    def __init__(
+        self, url: str, password: Password | None, handlers: Mapping[Channel, Handler], *, name: str,
+        life_seconds: float = CONNECTION_SECONDS,
+    ) -> None:  # fmt: skip
+        self._login = Login(url, password, name=name, life_seconds=life_seconds)
         self._handlers = dict(handlers)
-        self._name = name
         self._probe_channel = f"lockkeeper_probe_{os.getpid()}_{random.randrange(1 << 32):x}"  # noqa: S311 - a name
         self._proved = asyncio.Event()
         self._lost = asyncio.Event()
@@ -84,31 +85,45 @@ class Listener:
             await asyncio.sleep(delay * (0.5 + random.random() / 2))  # noqa: S311 - jitter
 
     async def _listen(self) -> None:
-        self._lost.clear()
-        connection = await connect(self._url, self._password, name=self._name)
+        session = await self._subscribe()
         try:
-            connection.add_termination_listener(lambda _: self._lost.set())
-            await connection.add_listener(self._probe_channel, self._on_probe)
-            for channel in self._handlers:
-                await connection.add_listener(channel.value, self._on_note)
-            await self._prove(connection)
-            self.connects += 1
-            for channel in self._handlers:
-                self._handle(channel, None)
             while True:
                 try:
                     await asyncio.wait_for(self._lost.wait(), PROBE_SECONDS)
                 except TimeoutError:
-                    await self._prove(connection)
+                    if session.is_stale:
+                        # The next one listens before this one ends, so that nobody falls back to polling meanwhile.
+                        old, session = session, await self._subscribe()
+                        old.terminate()
+                    await self._prove(session)
                 else:
                     raise ConnectionError("the server closed the listening connection")
         finally:
-            connection.terminate()
+            session.terminate()
 
-    async def _prove(self, connection: asyncpg.Connection) -> None:
+    async def _subscribe(self) -> Session:
+        """A session that hears every channel, proved to; whoever listens is told to look at everything."""
+        session = await self._login.open()
+        lost = asyncio.Event()
+        try:
+            session.add_termination_listener(lambda _: lost.set())
+            await session.add_listener(self._probe_channel, self._on_probe)
+            for channel in self._handlers:
+                await session.add_listener(channel.value, self._on_note)
+            await self._prove(session)
+        except BaseException:
+            session.terminate()
+            raise
+        self._lost = lost
+        self.connects += 1
+        for channel in self._handlers:
+            self._handle(channel, None)
+        return session
+
+    async def _prove(self, session: Session) -> None:
         self._proved.clear()
         async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-            await connection.execute("SELECT pg_notify($1, '')", self._probe_channel)
+            await session.execute("SELECT pg_notify($1, '')", self._probe_channel)
             await self._proved.wait()
         self._proved_at = time.monotonic()
 

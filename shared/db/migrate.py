@@ -21,7 +21,8 @@ import asyncpg
 
 from shared.contract.errors import LockkeeperError, MisconfiguredError, TransientError
 from shared.contract.ownership import OWNER_ROLE, READER_ROLE, ROLES, grant_statements, role_of
-from shared.db.pool import connect, translated
+from shared.db.connecting import connect
+from shared.db.pool import translated
 
 _FILE = re.compile(r"^(?P<number>\d{4})_[a-z0-9_]+\.(pre|post)\.sql$")
 _ADVISORY_KEY = 4951_0000

@@ -7,16 +7,20 @@ driver raises is translated here and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import asyncpg
-import orjson
 from asyncpg.pool import PoolConnectionProxy
 
 from shared.contract.errors import MisconfiguredError, RejectedError, TransientError
+from shared.db.connecting import CONNECTION_SECONDS, Connection, Login, Password, Session, set_codecs
+
+__all__ = ["Connection", "Database", "Password", "only_reads", "translate", "translated"]
 
 PINNED_PLANS = {
     "plan_cache_mode": "force_generic_plan",
@@ -26,9 +30,12 @@ PINNED_PLANS = {
 """For services whose statements run for every task: one plan by index, made once per connection. Statistics
 lag behind a queue that fills and drains, and a plan made for an empty table is a disaster on a full one."""
 
-Password = str | Callable[[], Awaitable[str]]
-Connection = asyncpg.Connection | PoolConnectionProxy
 Result = TypeVar("Result")
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 0.5
+_COMMENT = re.compile(r"--[^\n]*")
+_WRITES = re.compile(r"\b(insert|update|delete|merge|call|set_config|nextval|pg_\w*(notify|lock|terminate)\w*)\b")
 
 _RETRYABLE = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
 _TRANSIENT = (
@@ -45,6 +52,22 @@ _TRANSIENT = (
     TimeoutError,
     *_RETRYABLE,
 )
+_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InvalidCachedStatementError,
+    OSError,
+)
+_AWAY = (
+    *_LOST,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+)
+"""What a login meets while the database restarts, wakes up or waits for a fresh credential."""
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 
 
@@ -74,25 +97,17 @@ async def translated() -> AsyncIterator[None]:
         raise ours from error
 
 
-async def connect(
-    url: str, password: Password | None = None, *, name: str, timeout: float = 10, statement_seconds: float | None = 30
-) -> asyncpg.Connection:
-    """One connection of its own, outside any pool: for a listener or a script. Without seconds, no statement is cut."""
-    connection = await asyncpg.connect(
-        url, password=password, timeout=timeout, command_timeout=statement_seconds,
-        server_settings={"application_name": name},
-    )  # fmt: skip
-    await set_codecs(connection)
-    return connection
+@functools.lru_cache(2_000)
+def only_reads(sql: str) -> bool:
+    """Whether a statement surely changes nothing, so that asking it twice is asking it once."""
+    words = _COMMENT.sub(" ", sql).lower()
+    return words.lstrip().startswith(("select", "with")) and _WRITES.search(words) is None
 
 
-async def set_codecs(connection: Connection) -> None:
-    """Jsonb travels as Python objects on this connection."""
-    await connection.set_type_codec(
-        "jsonb", schema="pg_catalog", format="binary",
-        encoder=lambda value: b"\x01" + orjson.dumps(value, default=str),
-        decoder=lambda data: orjson.loads(data[1:]),
-    )  # fmt: skip
+async def _give_back(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
+    if cast("Session", connection).is_stale:
+        await connection.close(timeout=2)
+    await pool.release(connection, timeout=5)
 
 
 async def _keep(_: Connection) -> None:
@@ -100,27 +115,30 @@ async def _keep(_: Connection) -> None:
 
 
 class Database:
-    """A pool that is opened once, heals by itself, and never lets a caller wait past its deadline."""
+    """A pool that is opened once, heals by itself, and never lets a caller wait past its deadline.
+
+    While the database restarts, wakes up or has just turned read-only, a caller waits for it within
+    `acquire_seconds`; what surely was not applied, and what only reads, is asked again within that time.
+    """
 
     def __init__(
         self, url: str, password: Password | None = None, *, name: str, size: int = 5, acquire_seconds: float = 5,
-        statement_seconds: float = 30, pinned_plans: bool = False,
+        statement_seconds: float = 30, pinned_plans: bool = False, life_seconds: float = CONNECTION_SECONDS,
     ) -> None:  # fmt: skip
-        self._url = url
-        self._password = password
+        session = {"timezone": "UTC", **(PINNED_PLANS if pinned_plans else {})}
+        self._login = Login(
+            url, password, name=name, life_seconds=life_seconds, statement_seconds=statement_seconds, settings=session
+        )
         self._size = size
         self._acquire_seconds = acquire_seconds
-        self._statement_seconds = statement_seconds
-        self._session = {"application_name": name, "timezone": "UTC", **(PINNED_PLANS if pinned_plans else {})}
         self._pool: asyncpg.Pool | None = None
         self.waits_timed_out = 0
 
     async def open(self) -> None:
         """Make the pool; connections are opened when they are first needed, so a sleeping database stays asleep."""
         self._pool = await asyncpg.create_pool(
-            self._url, password=self._password, min_size=0, max_size=self._size, init=set_codecs, reset=_keep,
-            timeout=10, command_timeout=self._statement_seconds, max_inactive_connection_lifetime=300,
-            server_settings=self._session,
+            self._login.url, connect=self._login.open, connection_class=Session, min_size=0, max_size=self._size,
+            init=set_codecs, reset=_keep, max_inactive_connection_lifetime=min(300, self._login.life_seconds / 4),
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -134,25 +152,45 @@ class Database:
         self._pool = None
 
     async def renew_connections(self) -> None:
-        """Let every connection be replaced at its next use: before the platform cuts old ones itself."""
+        """Let every connection be replaced at its next use: the server that they lead to is the wrong one."""
         if self._pool is not None:
             await self._pool.expire_connections()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection for one caller. Raises TransientError when none is free within the deadline."""
-        if self._pool is None:
+        """A connection for one caller. Raises TransientError when none is to be had within the deadline."""
+        pool = self._pool
+        if pool is None:
             raise TransientError("the database pool is closed", reason="database_unavailable")
         async with translated():
+            connection = await self._acquire(pool)
             try:
-                connection = await self._pool.acquire(timeout=self._acquire_seconds)
+                yield connection
+            except asyncpg.ReadOnlySQLTransactionError:
+                await self.renew_connections()
+                raise
+            finally:
+                await asyncio.shield(_give_back(pool, connection))
+
+    async def _acquire(self, pool: asyncpg.Pool) -> PoolConnectionProxy:
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._acquire_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                connection = await pool.acquire(timeout=max(0.001, deadline - now()))
             except TimeoutError:
                 self.waits_timed_out += 1
                 raise
-            try:
-                yield connection
-            finally:
-                await asyncio.shield(self._pool.release(connection, timeout=5))
+            except _AWAY:
+                if now() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                continue
+            if not cast("Session", connection).is_stale:
+                return connection
+            await asyncio.shield(_give_back(pool, connection))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -161,36 +199,55 @@ class Database:
             yield connection
 
     async def atomically(self, work: Callable[[Connection], Awaitable[Result]], *, tries: int = 3) -> Result:
-        """Run `work` in a transaction; a deadlock or serialization failure runs the whole of it again."""
-        for attempt in range(1, tries + 1):
+        """Run `work` in a transaction; one that was refused as a whole (a deadlock, say) is run again."""
+
+        async def once() -> Result:
+            async with self.transaction() as connection:
+                return await work(connection)
+
+        return await self._again(once, lambda cause, tried: isinstance(cause, _RETRYABLE) and tried < tries)
+
+    async def _once(self, sql: str, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """One statement in its own transaction; a lost connection is no trouble for one that only reads."""
+
+        async def once() -> Result:
+            async with self.connection() as connection:
+                return await work(connection)
+
+        return await self._again(once, lambda cause, _: isinstance(cause, _LOST) and only_reads(sql))
+
+    async def _again(
+        self, once: Callable[[], Awaitable[Result]], may_repeat: Callable[[BaseException | None, int], bool]
+    ) -> Result:
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._acquire_seconds
+        tried = 0
+        while True:
             try:
-                async with self.transaction() as connection:
-                    return await work(connection)
+                return await once()
             except TransientError as error:
-                if attempt == tries or not isinstance(error.__cause__, _RETRYABLE):
+                tried += 1
+                refused = isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError)
+                pause = min(0.05 * 2**tried, _LONGEST_PAUSE_SECONDS) * (0.5 + random.random())  # noqa: S311 - jitter
+                if not (refused or may_repeat(error.__cause__, tried)) or now() + pause >= deadline:
                     raise
-                await asyncio.sleep(0.05 * attempt * (0.5 + random.random()))  # noqa: S311 - jitter
-        raise AssertionError("unreachable")
+            await asyncio.sleep(pause)
 
     async def fetch(self, sql: str, *args: Any) -> list[asyncpg.Record]:
         """All rows of one statement in its own transaction."""
-        async with self.connection() as connection:
-            return await connection.fetch(sql, *args)
+        return await self._once(sql, lambda connection: connection.fetch(sql, *args))
 
     async def fetchrow(self, sql: str, *args: Any) -> asyncpg.Record | None:
         """The first row, or None."""
-        async with self.connection() as connection:
-            return await connection.fetchrow(sql, *args)
+        return await self._once(sql, lambda connection: connection.fetchrow(sql, *args))
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
         """The first column of the first row, or None."""
-        async with self.connection() as connection:
-            return await connection.fetchval(sql, *args)
+        return await self._once(sql, lambda connection: connection.fetchval(sql, *args))
 
     async def execute(self, sql: str, *args: Any) -> str:
         """The command tag of one statement."""
-        async with self.connection() as connection:
-            return await connection.execute(sql, *args)
+        return await self._once(sql, lambda connection: connection.execute(sql, *args))
 
     async def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """One statement for many rows, in one transaction."""

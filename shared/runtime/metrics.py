@@ -15,6 +15,10 @@ LISTENER_PROOF_AGE = Gauge("lockkeeper_listener_proof_age_seconds", "Age of the 
 POOL_TIMEOUTS = Gauge("lockkeeper_pool_timeouts", "Waits for a database connection that reached their deadline.")
 DATABASE_UP = Gauge("lockkeeper_database_up", "1 when the last heartbeat reached the database, else 0.")
 CREDENTIAL_SECONDS = Gauge("lockkeeper_credential_seconds_left", "Life left of the cached database credential.")
+CREDENTIAL_AGE = Gauge("lockkeeper_credential_age_seconds", "Since when the cached database credential is in use.")
+CREDENTIAL_RENEWAL = Gauge("lockkeeper_credential_renewal_seconds", "Time until the database credential is renewed.")
+CREDENTIAL_FAILURES = Gauge("lockkeeper_credential_failures", "Renewals of the database credential that failed.")
+CREDENTIAL_REFUSALS = Gauge("lockkeeper_credential_refusals", "Database credentials that ended before their time.")
 FENCED_WRITES = Counter(
     "lockkeeper_fenced_writes_total", "Writes that carried a fencing token, by result.", ["verb", "outcome"]
 )

@@ -23,7 +23,7 @@ from pydantic_settings import BaseSettings
 from starlette.types import ASGIApp
 
 from shared.contract.channels import Channel
-from shared.contract.errors import LockkeeperError, MisconfiguredError
+from shared.contract.errors import LockkeeperError, MisconfiguredError, TransientError
 from shared.db.credentials import RotatingPassword, Token
 from shared.db.listener import Handler, Listener
 from shared.db.notes import Notes
@@ -52,6 +52,26 @@ def _password_for(instance: str | None) -> RotatingPassword | None:
         return Token(*await mint_password(instance))
 
     return RotatingPassword(mint)
+
+
+class Renewal:
+    """A loop that renews the database credential ahead of its end, so that no login waits for it."""
+
+    name = "renew_credential"
+
+    def __init__(self, password: RotatingPassword) -> None:
+        self._password = password
+        self.poll_seconds = 1.0
+
+    async def run_once(self) -> bool:
+        """Renew it when it is time, and come back when it is time again."""
+        try:
+            await self._password.renew()
+        except LockkeeperError as error:
+            # The platform's refusals end too; a process that gave up over them would not come back with it.
+            raise TransientError(f"no database credential: {error.message}", reason="no_credential") from error
+        self.poll_seconds = min(60.0, max(0.5, self._password.seconds_to_renewal))
+        return False
 
 
 async def _nothing() -> None:
@@ -87,6 +107,7 @@ class Process:
             name=f"lockkeeper-{service}",
             size=settings.database_connections,
             pinned_plans=service in HOT_SERVICES,
+            life_seconds=settings.database_connection_seconds,
         )
         self.notes = Notes(self.database)
         self.listener: Listener | None = None
@@ -144,7 +165,7 @@ class _Body:
         self._heartbeat.poll_seconds = settings.heartbeat_seconds
         self._runners = {
             id(loop): LoopRunner(loop, failure_budget=settings.failure_budget)
-            for loop in (*parts.loops, self._heartbeat)
+            for loop in (*parts.loops, self._heartbeat, *([Renewal(process.password)] if process.password else []))
         }
         self._ops = HttpServer(
             ops_app(self._troubles, self._unready, self._refresh), settings.ops_host, settings.ops_port
@@ -164,8 +185,10 @@ class _Body:
         handlers = self._handlers()
         if handlers:
             process.listener = Listener(
-                process.settings.database_url, process.password, handlers, name=f"lockkeeper-{process.service}-listen"
-            )
+                process.settings.database_url, process.password, handlers,
+                name=f"lockkeeper-{process.service}-listen",
+                life_seconds=process.settings.database_connection_seconds,
+            )  # fmt: skip
             await process.listener.open()
         await process.notes.open()
         await self._ops.open()
@@ -256,6 +279,10 @@ class _Body:
         metrics.DATABASE_UP.set(self._heartbeat.is_fresh)
         if process.password is not None:
             metrics.CREDENTIAL_SECONDS.set(process.password.seconds_left)
+            metrics.CREDENTIAL_AGE.set(process.password.age_seconds)
+            metrics.CREDENTIAL_RENEWAL.set(process.password.seconds_to_renewal)
+            metrics.CREDENTIAL_FAILURES.set(process.password.failures)
+            metrics.CREDENTIAL_REFUSALS.set(process.password.refusals)
         if process.listener is not None:
             metrics.LISTENER_CONNECTED.set(process.listener.is_live)
             metrics.LISTENER_PROOF_AGE.set(process.listener.seconds_since_proof)

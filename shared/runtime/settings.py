@@ -33,6 +33,9 @@ class RuntimeSettings(BaseSettings):
         default=None, description="Lakebase instance or endpoint whose rotating credential is the password"
     )
     database_connections: int = Field(default=5, ge=1, le=100)
+    database_connection_seconds: float = Field(
+        default=43_200, ge=10, le=259_200, description="no connection is kept longer; the platform cuts at three days"
+    )
     replica: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}", min_length=1, max_length=100)
     ops_host: str = "127.0.0.1"
     ops_port: int = Field(default=0, ge=0, le=65535, description="/livez, /readyz and /metrics; 0 takes a free one")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from shared.db.pool import connect
+from shared.db.connecting import connect
 from tests.conftest import TestDatabase
 from tests.support.postgres import PostgresServer
 

@@ -14,7 +14,8 @@ import pytest
 from services.underwriting_worker.storage import Attempt, Event, Spent, UnderwritingStorage
 from shared.contract.ownership import role_of
 from shared.contract.underwriting import Decision, review_id, tool_call_id, workflow_id
-from shared.db.pool import Database, connect
+from shared.db.connecting import connect
+from shared.db.pool import Database
 from tests.support.postgres import PostgresServer
 
 TABLES = ("agent_runs", "agent_messages", "agent_tool_calls", "agent_review_decisions", "events", "metrics")

@@ -149,7 +149,7 @@ def test_the_app_takes_what_the_platform_tells() -> None:
     told = {"PGHOST": "h", "PGUSER": "a-b", "PGDATABASE": "databricks_postgres", "DATABRICKS_APP_PORT": "8000",
             "LAKEBASE_ENDPOINT": "projects/p/branches/b/endpoints/e", "DOCUMENTS_VOLUME": "main.lockkeeper.documents"}  # fmt: skip
     adopt_platform(told)
-    assert told["LOCKKEEPER_DATABASE_URL"] == "postgresql://a-b@h:5432/databricks_postgres?sslmode=require"
+    assert told["LOCKKEEPER_DATABASE_URL"] == "postgresql://a-b@h:5432/databricks_postgres?sslmode=verify-full"
     assert told["LOCKKEEPER_CONSOLE_VOLUME"] == "/Volumes/main/lockkeeper/documents"
     assert told["LOCKKEEPER_PORT"] == "8000"
 

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from services.callback_receiver.messages import Settled
 from shared.contract.rows import LeasedAttempt
+from shared.db.connecting import connect
 from shared.db.invariants import violations
-from shared.db.pool import connect
 from tests.conftest import TestDatabase
 from tests.support.explorer import Explorer, Order, Verb
 from tests.support.gates import Clock, Gates, Rewrite

@@ -20,8 +20,8 @@ import psutil
 from deploy.local.documents.paper import Paper
 from deploy.local.folder import StackFolder
 from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from shared.db.connecting import connect
 from shared.db.invariants import violations
-from shared.db.pool import connect
 from tests.support.postgres import free_port
 from tests.support.stack import CHECKOUT, StackProcess
 

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
+from shared.db.connecting import connect
 from shared.db.invariants import violations
-from shared.db.pool import connect
 from shared.testing.rows import make_agent
 from tests.conftest import TestDatabase
 from tests.support.gates import Clock, Gates, Rewrite

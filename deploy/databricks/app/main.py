@@ -50,9 +50,10 @@ def adopt_platform(environment: MutableMapping[str, str]) -> None:
     if missing:
         raise MisconfiguredError(f"the app needs its Lakebase resource: {', '.join(missing)} not set")
     user, host, database = (quote(environment[name], safe="") for name in ("PGUSER", "PGHOST", "PGDATABASE"))
+    tls = environment.get("PGSSLMODE", "require").replace("require", "verify-full")  # whom we talk to is checked too
     ours = {
         "LOCKKEEPER_DATABASE_URL": f"postgresql://{user}@{host}:{environment.get('PGPORT', '5432')}/{database}"
-        f"?sslmode={environment.get('PGSSLMODE', 'require')}",
+        f"?sslmode={tls}",
         "LOCKKEEPER_DATABASE_INSTANCE": environment["LAKEBASE_ENDPOINT"],
         "LOCKKEEPER_DATABASE_CONNECTIONS": str(CONNECTIONS),
         "LOCKKEEPER_HOST": "0.0.0.0",  # noqa: S104 - the platform's proxy asks from outside of the container

@@ -9,8 +9,8 @@ import pytest
 
 from shared.contract.errors import TransientError
 from shared.db import migrate as module
+from shared.db.connecting import connect
 from shared.db.migrate import Migration, migrate
-from shared.db.pool import connect
 from shared.testing.rows import make_agent, make_tasks
 from tests.conftest import TestDatabase
 

@@ -4,13 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from shared.contract.errors import RejectedError, TransientError
+from shared.db.connecting import connect
 from shared.db.credentials import RotatingPassword, Token
-from shared.db.pool import Connection, Database
+from shared.db.pool import Connection, Database, only_reads
+from shared.testing.wait import until
 from tests.conftest import TestDatabase
+from tests.support.postgres import TEMPLATE, PostgresServer
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    server = PostgresServer.create()
+    try:
+        asyncio.run(server.make_template())
+        yield server
+    finally:
+        server.destroy()
+
+
+@asynccontextmanager
+async def strict_logins(database: TestDatabase) -> AsyncIterator[None]:
+    """The server checks the password of the role `a03`."""
+    rules = database.server.data / "pg_hba.conf"
+    before = rules.read_text()
+
+    async def load(text: str) -> None:
+        since = await database.owner.fetchval("SELECT clock_timestamp()")
+        rules.write_text(text)
+        await database.owner.execute("SELECT pg_reload_conf()")
+
+        async def is_loaded() -> bool:
+            fresh = await connect(database.url(), name="look")
+            loaded_at = await fresh.fetchval("SELECT pg_conf_load_time()")
+            await fresh.close()
+            return bool(loaded_at > since)
+
+        await until(is_loaded)
+
+    await load("host all a03 127.0.0.1/32 scram-sha-256\n" + before)
+    try:
+        yield
+    finally:
+        await load(before)
 
 
 async def test_a02_a_busy_pool_answers_within_its_deadline(database: TestDatabase) -> None:
@@ -110,9 +151,134 @@ async def test_a03_a_failing_endpoint_is_no_trouble_while_the_old_token_lasts(mo
     fails = True
     now += 80
     assert await password() == "good"
+    await password.renew()
+    assert await password() == "good"
     assert password.failures == 1
     now += 21
     with pytest.raises(TransientError):
         await password()
     fails = False
     assert await password() == "good"
+
+
+async def test_a03_nobody_waits_for_a_renewal_while_the_old_token_lasts() -> None:
+    answers = asyncio.Event()
+    minted = 0
+
+    async def mint() -> Token:
+        nonlocal minted
+        minted += 1
+        if minted > 1:
+            await answers.wait()
+        return Token(f"token-{minted}", 0.4)
+
+    password = RotatingPassword(mint)
+    assert await password() == "token-1"
+    await until(lambda: password.seconds_to_renewal == 0, seconds=2, every=0.01)
+    assert password.seconds_left > 0
+    assert await asyncio.wait_for(password(), 0.05) == "token-1"
+    with pytest.raises(TimeoutError):  # a caller that gives up leaves the flight to the others
+        await asyncio.wait_for(password.renew(), 0.01)
+    answers.set()
+    await password.renew()
+    assert await password() == "token-2"
+    assert minted == 2
+
+
+async def test_a03_a_refused_login_drops_the_token_and_asks_once_more(database: TestDatabase) -> None:
+    await database.owner.execute("CREATE ROLE a03 LOGIN PASSWORD 'right'")
+    try:
+        given = ["ended early", "right"]
+
+        async def mint() -> Token:
+            return Token(given.pop(0), 3600)
+
+        password = RotatingPassword(mint)
+        async with strict_logins(database):
+            pool = Database(f"postgresql://a03@127.0.0.1:{database.server.port}/{database.name}", password, name="a03")
+            await pool.open()
+            assert await pool.fetchval("SELECT 1") == 1
+            assert password.refusals == 1
+            await pool.close()
+    finally:
+        await database.owner.execute("DROP ROLE a03")
+
+
+async def test_no_connection_is_kept_past_its_life_busy_idle_or_listening(database: TestDatabase) -> None:
+    life = 1.2
+    pool = Database(database.url("console"), name="short", size=4, life_seconds=life)
+    await pool.open()
+    await asyncio.gather(*(pool.fetchval("SELECT pg_sleep(0.05)") for _ in range(4)))
+    oldest = 0.0
+    seen: set[int] = set()
+    for _ in range(40):
+        await pool.fetchval("SELECT pg_sleep(0.05)")
+        for row in await database.owner.fetch(
+            "SELECT pid, extract(epoch FROM clock_timestamp() - backend_start)::float8 AS age"
+            "  FROM pg_stat_activity WHERE application_name = 'short'"
+        ):
+            seen.add(row["pid"])
+            oldest = max(oldest, row["age"])
+    assert oldest < life
+    assert len(seen) > 4
+    await pool.close()
+
+
+async def test_g06_a_caller_waits_out_a_restart_within_its_deadline(own_server: PostgresServer) -> None:
+    pool = Database(own_server.url("lockkeeper_console", TEMPLATE), name="g06", size=3, acquire_seconds=20)
+    await pool.open()
+    await pool.fetchval("SELECT 1")
+    await asyncio.to_thread(own_server.stop)
+    asked = [asyncio.create_task(pool.fetchval("SELECT 1")) for _ in range(5)]
+    starting = asyncio.create_task(asyncio.to_thread(own_server.start))
+    assert await asyncio.gather(*asked) == [1] * 5
+    await starting
+    await asyncio.to_thread(own_server.stop)
+    started = time.monotonic()
+    impatient = Database(own_server.url("lockkeeper_console", TEMPLATE), name="g06", acquire_seconds=1)
+    await impatient.open()
+    with pytest.raises(TransientError):
+        await impatient.fetchval("SELECT 1")
+    assert time.monotonic() - started < 2
+    await impatient.close()
+    await asyncio.to_thread(own_server.start)
+    assert await pool.fetchval("SELECT 1") == 1
+    await pool.close()
+
+
+async def test_g06_a_server_that_turned_read_only_is_left_as_soon_as_another_takes_writes(
+    database: TestDatabase,
+) -> None:
+    pool = Database(database.url("console"), name="g06", size=2, acquire_seconds=10)
+    await pool.open()
+    insert = "INSERT INTO lockkeeper.agents (name, target) VALUES ($1, 't')"
+    await pool.execute(insert, "before")
+    flip = f"ALTER DATABASE {database.name} SET default_transaction_read_only = "
+    await database.owner.execute(f"{flip} on")
+    await pool.renew_connections()
+    assert await pool.fetchval("SELECT count(*) FROM lockkeeper.agents") == 1
+    writing = asyncio.create_task(pool.execute(insert, "meanwhile"))
+    in_a_transaction = asyncio.create_task(pool.atomically(lambda connection: connection.execute(insert, "whole")))
+    refusals = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'g06'"
+    await until(lambda: database.owner.fetchval(refusals))
+    assert not writing.done()
+    await database.owner.execute(f"SET default_transaction_read_only = off; {flip} off")
+    await asyncio.gather(writing, in_a_transaction)
+    assert await pool.fetchval("SELECT count(*) FROM lockkeeper.agents") == 3
+    await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_read"),
+    [
+        ("SELECT 1", True),
+        ("-- name: x\n-- insert nothing\nWITH a AS (SELECT 1) SELECT * FROM a", True),
+        ("WITH a AS (UPDATE t SET x = 1 RETURNING 1) SELECT * FROM a", False),
+        ("SELECT set_config('a', 'b', true)", False),
+        ("SELECT pg_notify('a', 'b')", False),
+        ("INSERT INTO t SELECT 1", False),
+        ("SELECT updated_at FROM t", True),
+    ],
+)
+def test_only_what_surely_reads_is_asked_twice(sql: str, is_read: bool) -> None:
+    assert only_reads(sql) is is_read

@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from importlib.resources import files
 
+from prometheus_client import REGISTRY
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
@@ -24,6 +25,7 @@ from services.underwriting_worker.storage import UnderwritingStorage
 from services.underwriting_worker.workflows import LoanUnderwritingWorkflow
 from shared.db.pool import Database
 from shared.runtime.process import Process, Service, run
+from shared.vendors.temporal_metrics import SdkMetrics
 
 PASSED_THROUGH = SandboxRestrictions.default.with_passthrough_modules("pydantic", "pydantic_core")
 
@@ -100,7 +102,9 @@ class Parts:
 async def compose(process: Process, settings: WorkerSettings, *, interceptors: Sequence[Interceptor] = ()) -> Service:
     """Wire the activities to the database, the model and the sources, and the worker to Temporal."""
     parts = Parts(process.database, process.replica, settings)
-    work = WorkLoop(partial(parts.worker, interceptors=interceptors), settings)
+    sdk = SdkMetrics()
+    REGISTRY.register(sdk)
+    work = WorkLoop(partial(parts.worker, interceptors=interceptors), settings, sdk)
 
     async def drain() -> None:
         await work.drain()

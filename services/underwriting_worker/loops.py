@@ -16,6 +16,7 @@ from services.underwriting_worker import metrics
 from services.underwriting_worker.settings import WorkerSettings
 from shared.contract.errors import RejectedError, TransientError
 from shared.vendors import temporal
+from shared.vendors.temporal_metrics import SdkMetrics
 
 log = structlog.get_logger()
 
@@ -31,15 +32,17 @@ class WorkLoop:
 
     name = "temporal_worker"
 
-    def __init__(self, build: Build, settings: WorkerSettings) -> None:
+    def __init__(self, build: Build, settings: WorkerSettings, sdk: SdkMetrics) -> None:
         self.poll_seconds = 2.0
         self._build = build
         self._settings = settings
+        self._sdk = sdk
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def run_once(self) -> bool:
         """Start the worker when none runs; raises what ended it."""
+        self._sdk.drain()
         if self._task is None:
             await self._start()
         if self._task is not None and self._task.done():
@@ -61,7 +64,7 @@ class WorkLoop:
         metrics.CONNECTED.set(0)
 
     async def _start(self) -> None:
-        client = await temporal.connect(self._settings.keys())
+        client = await temporal.connect(self._settings.keys(), runtime=self._sdk.runtime)
         if self._settings.search_attributes:
             try:
                 await temporal.ensure_search_attributes(client)

@@ -15,6 +15,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
 from temporalio.envconfig import ClientConfig
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from shared.contract.errors import RejectedError, TransientError
@@ -39,7 +40,9 @@ def data_converter(keys: Mapping[str, str] | None = None) -> DataConverter:
     )
 
 
-async def connect(keys: Mapping[str, str] | None = None, *, lazy: bool = False) -> Client:
+async def connect(
+    keys: Mapping[str, str] | None = None, *, lazy: bool = False, runtime: Runtime | None = None
+) -> Client:
     """A client for the cluster that the environment names, or localhost:7233.
 
     With `lazy` the first call connects. Raises TransientError when nothing answers there.
@@ -47,7 +50,7 @@ async def connect(keys: Mapping[str, str] | None = None, *, lazy: bool = False) 
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "localhost:7233")
     try:
-        return await Client.connect(**config, data_converter=data_converter(keys), lazy=lazy)
+        return await Client.connect(**config, data_converter=data_converter(keys), lazy=lazy, runtime=runtime)
     except (RuntimeError, RPCError) as error:
         where = config.get("target_host")
         raise TransientError(f"Temporal does not answer at {where}: {error}", reason="temporal_unavailable") from error

@@ -56,7 +56,7 @@ async def examine(url: str) -> list[Finding]:
         version = await connection.fetchval("SHOW server_version")
         milliseconds = (time.monotonic() - began) * 1000
         findings = [Finding("database", "ok", f"Postgres {version}, reached in {milliseconds:.0f} ms")]
-        for check in (_schema, _roles, _clock, _replicas, _agents, _invariants):
+        for check in (_schema, _roles, _policy, _clock, _replicas, _agents, _invariants):
             findings += await _alone(check, connection)
         return findings
     finally:
@@ -91,6 +91,29 @@ async def _roles(connection: asyncpg.Connection) -> list[Finding]:
     if missing:
         return [Finding("roles", "broken", f"missing: {', '.join(missing)}; run `lockkeeper migrate`")]
     return [Finding("roles", "ok", f"all {len(wanted)} are there")]
+
+
+async def _policy(connection: asyncpg.Connection) -> list[Finding]:
+    """A full refresh makes the synced table anew, without the grants that the underwriter reads it by."""
+    table = await connection.fetchval(
+        "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE (n.nspname, c.relname) = ('agent_policy_sync', 'underwriting_policy_limits')"
+    )
+    if table is None:
+        if not await connection.fetchval("SELECT true FROM pg_namespace WHERE nspname = 'agent_policy_sync'"):
+            return []
+        return [Finding("policy", "broken", "the synced table of the policy is gone; runs fail closed")]
+    blind = [
+        role for role in map(role_of, OPTIONAL)
+        if not await connection.fetchval(
+            "SELECT has_schema_privilege($1, 'agent_policy_sync', 'USAGE') "
+            "AND has_table_privilege($1, $2::oid, 'SELECT')",
+            role, table,
+        )
+    ]  # fmt: skip
+    if blind:
+        return [Finding("policy", "broken", f"{', '.join(blind)} may not read the synced table; grant it again")]
+    return [Finding("policy", "ok", "synced, and the underwriter may read it")]
 
 
 async def _clock(connection: asyncpg.Connection) -> list[Finding]:

@@ -180,7 +180,7 @@ SELECT metric_id, turn, activity, step_id, round, attempt, outcome, error, worke
 -- The policy as it is now.
 SELECT purpose, policy_name, policy_version, minimum_score, automatic_approval_dti, hard_reject_score,
        hard_reject_dti, source, synced_at
-  FROM agent_policy.underwriting_policy_limits ORDER BY purpose
+  FROM agent_policy.limits() ORDER BY purpose
 
 -- name: workflow_metrics
 -- Runs by state and what they wait for, and how long they took, of those created since.

@@ -233,7 +233,7 @@ INSERT INTO agent_ops.events (event_id, run_id, turn, name, details) VALUES ($1,
 -- The policy's limits for one purpose; none when the sync has lost them.
 SELECT purpose, policy_name, policy_version, minimum_score, automatic_approval_dti, hard_reject_score,
        hard_reject_dti, source, synced_at
-  FROM agent_policy.underwriting_policy_limits WHERE purpose = $1
+  FROM agent_policy.limits() WHERE purpose = $1
 
 -- name: set_trace
 -- The trace of one answer is stored.

@@ -13,6 +13,27 @@ BEGIN
     RAISE EXCEPTION '% cannot leave its terminal state', TG_TABLE_NAME USING ERRCODE = 'LK001';
 END $$;
 
+CREATE FUNCTION agent_policy.limits() RETURNS TABLE(purpose text, policy_name text, policy_version text, minimum_score integer, automatic_approval_dti numeric, hard_reject_score integer, hard_reject_dti numeric, source text, synced_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'agent_policy_sync') THEN
+        -- By way of JSON: the synced table has the columns of its source, and `source` and `synced_at` are optional.
+        RETURN QUERY EXECUTE
+            'SELECT l.* FROM agent_policy_sync.underwriting_policy_limits t,
+                    jsonb_to_record(to_jsonb(t) || jsonb_build_object(
+                        ''source'', coalesce(to_jsonb(t) ->> ''source'', ''unity_catalog''))) AS l (
+                        purpose text, policy_name text, policy_version text, minimum_score integer,
+                        automatic_approval_dti numeric, hard_reject_score integer, hard_reject_dti numeric,
+                        source text, synced_at timestamptz)';
+    ELSE
+        RETURN QUERY
+            SELECT t.purpose, t.policy_name, t.policy_version, t.minimum_score, t.automatic_approval_dti,
+                   t.hard_reject_score, t.hard_reject_dti, t.source, t.synced_at
+              FROM agent_policy.underwriting_policy_limits t;
+    END IF;
+END $$;
+
 CREATE FUNCTION lockkeeper.actor() RETURNS text
     LANGUAGE sql STABLE
     AS $$ SELECT coalesce(nullif(current_setting('lockkeeper.actor', true), ''), session_user::text) $$;

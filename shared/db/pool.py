@@ -69,6 +69,8 @@ _AWAY = (
 )
 """What a login meets while the database restarts, wakes up or waits for a fresh credential."""
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+_UNREADY = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError)
+"""A migration or a grant is still to come: this program is newer than its database."""
 
 
 def translate(error: BaseException) -> Exception | None:
@@ -78,6 +80,8 @@ def translate(error: BaseException) -> Exception | None:
             return MisconfiguredError(f"the database does not exist: {error}")
         case asyncpg.DataError() | asyncpg.IntegrityConstraintViolationError():
             return RejectedError(f"the database refused the value: {error}", reason="value_refused")
+        case _ if isinstance(error, _UNREADY):
+            return TransientError(f"the database is not ready for this: {error}", reason="database_unready")
         case _ if isinstance(error, _TRANSIENT):
             said = str(error) or type(error).__name__
             return TransientError(f"the database is not available: {said}", reason="database_unavailable")
@@ -90,7 +94,7 @@ async def translated() -> AsyncIterator[None]:
     """Inside this block the driver's errors become TransientError, RejectedError or MisconfiguredError."""
     try:
         yield
-    except (*_TRANSIENT, *_REFUSED, asyncpg.InvalidCatalogNameError) as error:
+    except (*_TRANSIENT, *_REFUSED, *_UNREADY, asyncpg.InvalidCatalogNameError) as error:
         ours = translate(error)
         if ours is None:
             raise

@@ -15,10 +15,11 @@ from services.underwriting_worker.activities.attempts import attempt_of, recorde
 from services.underwriting_worker.gateways import EvidenceSource
 from services.underwriting_worker.messages import RunTool, ToolDone
 from services.underwriting_worker.policy import limits as policy
+from services.underwriting_worker.policy.faults import UNREADY
 from services.underwriting_worker.policy.transcript import evidence
 from services.underwriting_worker.settings import WorkerSettings
 from services.underwriting_worker.storage import Spent, UnderwritingStorage
-from shared.contract.errors import ConflictError, RejectedError
+from shared.contract.errors import ConflictError, RejectedError, TransientError
 from shared.contract.underwriting import tool_call_id
 
 Json = dict[str, Any]
@@ -132,17 +133,31 @@ class ToolActivities:
 
     async def _policy(self, step: RunTool) -> Json:
         run = await self._storage.read_run(step.run_id)
-        found = await self._storage.read_limits(run["purpose"])
-        if found is None:
-            if self._settings.policy_fallback == "fail_closed":
-                raise RejectedError(f"there is no policy for {run['purpose']}", reason="policy_missing")
-            found = policy.fixture(run["purpose"])
+        found = await self._limits(run["purpose"])
         judged = policy.judge(found, evidence(await self._storage.read_evidence(step.run_id)))
         age = None if found.synced_at is None else (datetime.now(UTC) - found.synced_at).total_seconds()
         return {
             **judged, "turn": step.turn, "looked_up_at": _now(),
             "stale": age is not None and age > self._settings.policy_stale_seconds,
         }  # fmt: skip
+
+    async def _limits(self, purpose: str) -> policy.Limits:
+        """The limits as they are now, or what stands in for them when the settings allow that."""
+        closed = self._settings.policy_fallback == "fail_closed"
+        try:
+            found = await self._storage.read_limits(purpose)
+        except TransientError as error:
+            if error.reason != UNREADY:
+                raise
+            if closed:
+                # A full refresh takes the table away for seconds, and its grants for as long as nobody looks.
+                raise TransientError(
+                    f"the policy cannot be read: {error.message}", reason="policy_unreadable"
+                ) from error
+            found = None
+        if found is None and closed:
+            raise RejectedError(f"there is no policy for {purpose}", reason="policy_missing")
+        return found or policy.fixture(purpose)
 
 
 def _now() -> str:

@@ -7,6 +7,7 @@ from enum import Enum
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError, TimeoutType  # noqa: A004
 
 DATABASE = "database_unavailable"
+UNREADY = "database_unready"
 _NOBODY_WORKED = frozenset({TimeoutType.HEARTBEAT, TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START})
 
 

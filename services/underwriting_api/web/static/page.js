@@ -79,7 +79,15 @@ export function table(heads, rows) {
     element("tbody", {}, rows.map((row) => element("tr", {}, row.map((cell) => element("td", {}, cell ?? "–"))))));
 }
 
-// Calls `refresh` now and every few seconds while the page is looked at, one call at a time.
+// What to say when Temporal is away: runs wait then, and nothing is lost.
+export async function absence() {
+  const temporal = await call("temporal");
+  if (temporal.available) return null;
+  const parts = temporal.advice.split("`").map((text, at) => (at % 2 ? element("code", {}, text) : text));
+  return element("p", { class: "notice warn", id: "temporal" }, parts);
+}
+
+// Calls `refresh` now and every few seconds while the page is looked at, one call at a time; shows the notes it returns.
 export function keepFresh(refresh, seconds = 2) {
   const state = document.getElementById("connection");
   const notice = document.getElementById("notice");
@@ -87,9 +95,9 @@ export function keepFresh(refresh, seconds = 2) {
   async function round() {
     clearTimeout(timer);
     try {
-      await refresh();
+      const notes = await refresh();
       state.textContent = "up to date";
-      notice.replaceChildren();
+      notice.replaceChildren(...[notes].flat().filter(Boolean));
     } catch (error) {
       state.textContent = "not up to date";
       notice.replaceChildren(element("p", { class: "notice bad" }, error.message));

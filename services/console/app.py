@@ -10,6 +10,7 @@ from services.console.loops import WarmUp
 from services.console.routes.actions import Operator
 from services.console.routes.agents import AgentRoutes
 from services.console.routes.costs import CostRoutes
+from services.console.routes.customers import CustomerRoutes
 from services.console.routes.documents import DocumentRoutes, Intake
 from services.console.routes.edge import Edge
 from services.console.routes.enqueueing import Enqueuer
@@ -23,6 +24,7 @@ from services.console.routes.tasks import TaskRoutes
 from services.console.settings import ConsoleSettings
 from services.console.storage.agents import AgentStorage
 from services.console.storage.costs import CostStorage
+from services.console.storage.customers import CustomerStorage
 from services.console.storage.documents import DocumentStorage
 from services.console.storage.operating import OperatingStorage
 from services.console.storage.system import SystemStorage
@@ -51,6 +53,7 @@ def make_app(
         TaskRoutes(tasks, Enqueuer(tasks, notes)).router(),
         OperatingRoutes(tasks, Operator(operating, notes)).router(),
         AgentRoutes(AgentStorage(database), operating, notes).router(),
+        CustomerRoutes(CustomerStorage(database), operating, notes).router(),
         CostRoutes(CostStorage(database), tasks, notes).router(),
         SystemRoutes(SystemStorage(database), operating).router(),
     ]

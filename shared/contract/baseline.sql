@@ -104,6 +104,7 @@ CREATE TABLE lockkeeper.task_attempts (
     cost_checked_at timestamp with time zone,
     cost_checks integer DEFAULT 0 NOT NULL,
     report jsonb,
+    pack_id uuid,
     CONSTRAINT attempt_finished_means_terminal CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'superseded'::text, 'lost'::text])))),
     CONSTRAINT task_attempts_cost_status_check CHECK ((cost_status = ANY (ARRAY['pending'::text, 'partial'::text, 'final'::text, 'unknown'::text]))),
     CONSTRAINT task_attempts_status_check CHECK ((status = ANY (ARRAY['leased'::text, 'submitted'::text, 'running'::text, 'released'::text, 'completed'::text, 'failed'::text, 'cancelled'::text, 'superseded'::text, 'lost'::text])))
@@ -148,6 +149,7 @@ CREATE TABLE lockkeeper.tasks (
     input jsonb DEFAULT '{}'::jsonb NOT NULL,
     error jsonb,
     result jsonb,
+    overtaken smallint DEFAULT 0 NOT NULL,
     CONSTRAINT finished_means_terminal CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text])))),
     CONSTRAINT leased_means_processing CHECK (((lease_expires_at IS NOT NULL) = (status = 'processing'::text))),
     CONSTRAINT tasks_estimated_tokens_check CHECK ((estimated_tokens >= 1)),
@@ -293,6 +295,37 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION lockkeeper.mark_all_by_policy() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+DECLARE
+    budgets boolean := EXISTS (SELECT FROM lockkeeper.customers c
+                                WHERE coalesce(c.daily_budget, c.monthly_budget) IS NOT NULL);
+BEGIN
+    UPDATE lockkeeper.agents a SET by_policy = w.wanted
+      FROM (SELECT name, budgets OR backfill OR fair_share OR coalesce(daily_budget, monthly_budget) IS NOT NULL AS wanted
+              FROM lockkeeper.agents ORDER BY name FOR NO KEY UPDATE) w
+     WHERE a.name = w.name AND a.by_policy <> w.wanted;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION lockkeeper.mark_by_policy() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    NEW.by_policy := NEW.backfill OR NEW.fair_share OR NEW.daily_budget IS NOT NULL OR NEW.monthly_budget IS NOT NULL
+        OR EXISTS (SELECT FROM lockkeeper.customers c WHERE coalesce(c.daily_budget, c.monthly_budget) IS NOT NULL);
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION lockkeeper.next_period(period text) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+    SELECT (date_trunc(period, lockkeeper.clock() AT TIME ZONE 'UTC') + ('1 ' || period)::interval) AT TIME ZONE 'UTC'
+$$;
+
 CREATE FUNCTION lockkeeper.refuse_transition() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -352,54 +385,87 @@ CREATE FUNCTION lockkeeper.waiting(of_task uuid) RETURNS TABLE(reason text, plac
     LANGUAGE sql STABLE
     AS $$
     WITH me AS (
-        SELECT t.*, coalesce(t.estimated_tokens, h.default_tokens) AS tokens, h.agent AS known, h.paused,
-               h.cooldown_until, h.slots, h.tokens_left, h.running, h.max_concurrent_tasks, h.max_tpm, h.expected_seconds
-          FROM lockkeeper.tasks t LEFT JOIN lockkeeper.agent_headroom h ON h.agent = t.agent
-         WHERE t.id = of_task AND t.status = 'enqueued'
-    ), ahead AS (
-        SELECT count(*) AS tasks FROM lockkeeper.tasks o, me
+        SELECT t.id, t.agent, t.customer, t.priority, t.created_at, t.available_at, r.reason, h.slots,
+               h.max_concurrent_tasks, h.max_tpm, h.expected_seconds, h.cooldown_until, h.fair_share,
+               h.customer_weights, h.expected_cost
+          FROM lockkeeper.tasks t
+          JOIN lockkeeper.waiting_reasons(ARRAY[of_task]) r ON r.task_id = t.id
+          LEFT JOIN lockkeeper.agent_headroom h ON h.agent = t.agent
+         WHERE t.id = of_task
+    ), earlier AS (
+        -- Everything in front in the plain order, by customer.
+        SELECT o.priority > me.priority AS urgent, o.customer IS NOT DISTINCT FROM me.customer AS mine, count(*) AS tasks
+          FROM lockkeeper.tasks o, me
          WHERE o.agent = me.agent AND o.status = 'enqueued' AND NOT o.deferred
            AND (-o.priority, o.created_at, o.id) < (-me.priority, me.created_at, me.id)
+         GROUP BY 1, 2
+    ), own AS (
+        SELECT coalesce(sum(tasks), 0) AS all_ahead, coalesce(sum(tasks) FILTER (WHERE urgent), 0) AS urgent,
+               coalesce(sum(tasks) FILTER (WHERE mine AND NOT urgent), 0) AS mine
+          FROM earlier
+    ), rivals AS (
+        -- With fair share each other customer gets its weight's part of the turns until mine.
+        SELECT coalesce(sum(least(c.tasks, floor((own.mine + 1)
+                   * coalesce((me.customer_weights ->> c.customer)::numeric, 1)
+                   / coalesce((me.customer_weights ->> me.customer)::numeric, 1)))), 0) AS tasks
+          FROM me, own,
+               LATERAL (SELECT o.customer, count(*) AS tasks FROM lockkeeper.tasks o
+                         WHERE me.fair_share AND o.agent = me.agent AND o.status = 'enqueued' AND NOT o.deferred
+                           AND o.priority = me.priority AND o.customer IS DISTINCT FROM me.customer
+                         GROUP BY o.customer) c
+    ), line AS (
+        SELECT (CASE WHEN me.fair_share THEN own.urgent + own.mine + rivals.tasks ELSE own.all_ahead END)::bigint AS ahead
+          FROM me, own, rivals
+    ), purse AS (
+        SELECT max(b.renewed_at) AS renewed_at,
+               bool_or(least(b.daily_budget, b.monthly_budget) < me.expected_cost) AS is_too_small
+          FROM me JOIN lockkeeper.budget_state b
+            ON (b.scope, b.name) IN (('agent', me.agent), ('customer', me.customer))
+         WHERE b.cost_left < me.expected_cost
     )
-    SELECT CASE WHEN me.known IS NULL THEN 'no_such_agent'
-                WHEN me.available_at > lockkeeper.clock() AND me.attempt > 0 THEN 'backoff'
-                WHEN me.available_at > lockkeeper.clock() THEN 'scheduled'
-                WHEN me.paused THEN 'paused'
-                WHEN me.cooldown_until > lockkeeper.clock() THEN 'backoff'
-                WHEN me.slots = 0 OR me.slots <= ahead.tasks THEN 'agent_full'
-                WHEN me.tokens_left < me.tokens AND me.running > 0 THEN 'token_budget'
-                WHEN me.tokens_left = 0 THEN 'token_budget'
-                ELSE 'next' END,
-           ahead.tasks + 1,
-           CASE WHEN me.known IS NULL OR me.paused OR me.max_concurrent_tasks = 0 OR me.max_tpm = 0 THEN NULL
-                ELSE greatest(me.available_at, coalesce(me.cooldown_until, me.available_at), lockkeeper.clock())
-                   + make_interval(secs => me.expected_seconds * floor(greatest(ahead.tasks + 1 - coalesce(me.slots, ahead.tasks + 1), 0)
-                                   / greatest(coalesce(me.max_concurrent_tasks, 1), 1)::numeric)::float8)
+    SELECT CASE WHEN me.reason = 'next' AND me.slots <= line.ahead THEN 'agent_full' ELSE me.reason END,
+           line.ahead + 1,
+           CASE WHEN me.reason IN ('no_such_agent', 'paused') OR me.max_concurrent_tasks = 0 OR me.max_tpm = 0
+                     OR purse.is_too_small THEN NULL
+                ELSE greatest(me.available_at, me.cooldown_until, purse.renewed_at, lockkeeper.clock())
+                   + make_interval(secs => me.expected_seconds
+                         * floor(greatest(line.ahead + 1 - coalesce(me.slots, line.ahead + 1), 0)
+                                 / greatest(coalesce(me.max_concurrent_tasks, 1), 1)::numeric)::float8)
            END
-      FROM me, ahead
+      FROM me, line, purse
 $$;
 
 CREATE FUNCTION lockkeeper.waiting_reasons(of_tasks uuid[]) RETURNS TABLE(task_id uuid, reason text)
     LANGUAGE sql STABLE
     AS $$
     WITH me AS (
-        SELECT t.id, t.agent, t.available_at, t.attempt, t.estimated_tokens
+        SELECT t.id, t.agent, t.customer, t.available_at, t.attempt, t.estimated_tokens
           FROM lockkeeper.tasks t
          WHERE t.id = ANY (of_tasks) AND t.status = 'enqueued'
     ), room AS MATERIALIZED (
         SELECT h.*
           FROM (SELECT DISTINCT agent FROM me) named
           JOIN lockkeeper.agent_headroom h ON h.agent = named.agent
+    ), purse AS MATERIALIZED (
+        SELECT b.scope, b.name, b.cost_left
+          FROM (SELECT DISTINCT 'agent' AS scope, agent AS name FROM me
+                UNION SELECT DISTINCT 'customer', customer FROM me) named
+          JOIN lockkeeper.budget_state b ON b.scope = named.scope AND b.name = named.name
     )
     SELECT me.id,
            CASE WHEN room.agent IS NULL THEN 'no_such_agent'
                 WHEN me.available_at > lockkeeper.clock() AND me.attempt > 0 THEN 'backoff'
                 WHEN me.available_at > lockkeeper.clock() THEN 'scheduled'
                 WHEN room.paused THEN 'paused'
-                WHEN room.cooldown_until > lockkeeper.clock() THEN 'backoff'
+                WHEN room.circuit = 'open' OR room.circuit = 'half_open' AND room.slots = 0 THEN 'circuit_open'
+                WHEN room.cooldown_until > lockkeeper.clock() THEN 'cooldown'
+                WHEN EXISTS (SELECT FROM purse p
+                              WHERE (p.scope, p.name) IN (('agent', me.agent), ('customer', me.customer))
+                                AND p.cost_left < room.expected_cost) THEN 'cost_budget'
                 WHEN room.slots = 0 THEN 'agent_full'
-                WHEN room.tokens_left < coalesce(me.estimated_tokens, room.default_tokens) AND room.running > 0
-                     THEN 'token_budget'
+                WHEN room.tokens_left < ceil(coalesce(me.estimated_tokens, room.default_tokens)
+                                             / greatest(room.expected_seconds / 60.0, 1))
+                     AND (room.running > 0 OR room.used_tpm > 0) THEN 'token_budget'
                 WHEN room.tokens_left = 0 THEN 'token_budget'
                 ELSE 'next' END
       FROM me LEFT JOIN room ON room.agent = me.agent
@@ -684,6 +750,25 @@ CREATE TABLE lockkeeper.agent_changes (
     settings jsonb NOT NULL
 );
 
+CREATE TABLE lockkeeper.agent_circuits (
+    agent text NOT NULL,
+    failed_tasks uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    opened_at timestamp with time zone,
+    open_until timestamp with time zone
+);
+
+CREATE TABLE lockkeeper.agent_estimates (
+    agent text NOT NULL,
+    samples integer NOT NULL,
+    tokens double precision NOT NULL,
+    seconds double precision NOT NULL,
+    page_samples integer DEFAULT 0 NOT NULL,
+    tokens_per_page double precision,
+    cost_samples integer DEFAULT 0 NOT NULL,
+    cost numeric,
+    measured_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
+);
+
 CREATE TABLE lockkeeper.agents (
     name text NOT NULL,
     target text NOT NULL,
@@ -706,13 +791,29 @@ CREATE TABLE lockkeeper.agents (
     created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
     updated_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
     updated_by text DEFAULT CURRENT_USER NOT NULL,
+    backfill_limit smallint DEFAULT 10 NOT NULL,
+    customer_weights jsonb DEFAULT '{}'::jsonb NOT NULL,
+    daily_budget numeric,
+    monthly_budget numeric,
+    expected_cost numeric DEFAULT 0.05 NOT NULL,
+    circuit_failures smallint,
+    circuit_seconds integer DEFAULT 60 NOT NULL,
+    learn_estimates boolean DEFAULT true NOT NULL,
+    by_policy boolean DEFAULT false NOT NULL,
+    CONSTRAINT agents_backfill_limit_check CHECK (((backfill_limit >= 1) AND (backfill_limit <= 1000))),
+    CONSTRAINT agents_circuit_failures_check CHECK (((circuit_failures >= 1) AND (circuit_failures <= 100))),
+    CONSTRAINT agents_circuit_seconds_check CHECK (((circuit_seconds >= 1) AND (circuit_seconds <= 86400))),
+    CONSTRAINT agents_customer_weights_check CHECK ((jsonb_typeof(customer_weights) = 'object'::text)),
+    CONSTRAINT agents_daily_budget_check CHECK ((daily_budget >= (0)::numeric)),
     CONSTRAINT agents_default_tokens_check CHECK ((default_tokens >= 1)),
+    CONSTRAINT agents_expected_cost_check CHECK ((expected_cost >= (0)::numeric)),
     CONSTRAINT agents_expected_seconds_check CHECK ((expected_seconds >= 1)),
     CONSTRAINT agents_lease_seconds_check CHECK (((lease_seconds >= 5) AND (lease_seconds <= 86400))),
     CONSTRAINT agents_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 100))),
     CONSTRAINT agents_max_concurrent_tasks_check CHECK ((max_concurrent_tasks >= 0)),
     CONSTRAINT agents_max_run_seconds_check CHECK ((max_run_seconds >= 10)),
     CONSTRAINT agents_max_tpm_check CHECK ((max_tpm >= 0)),
+    CONSTRAINT agents_monthly_budget_check CHECK ((monthly_budget >= (0)::numeric)),
     CONSTRAINT agents_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)),
     CONSTRAINT agents_target_check CHECK ((target <> ''::text)),
     CONSTRAINT agents_tasks_per_run_check CHECK (((tasks_per_run >= 1) AND (tasks_per_run <= 100))),
@@ -730,23 +831,47 @@ CREATE VIEW lockkeeper.agent_headroom AS
     a.max_concurrent_tasks,
     a.max_tpm,
     a.paused,
-    a.cooldown_until,
-    a.default_tokens,
-    a.expected_seconds,
+    GREATEST(a.cooldown_until, c.open_until) AS cooldown_until,
+        CASE
+            WHEN (a.learn_estimates AND (e.samples >= 20)) THEN (GREATEST((1)::double precision, ceil(e.tokens)))::bigint
+            ELSE a.default_tokens
+        END AS default_tokens,
+        CASE
+            WHEN (a.learn_estimates AND (e.samples >= 20)) THEN (GREATEST((1)::double precision, ceil(e.seconds)))::integer
+            ELSE a.expected_seconds
+        END AS expected_seconds,
     a.backfill,
     a.lease_seconds,
     live.running,
     live.reserved_tpm,
     spent.used_tpm,
         CASE
+            WHEN (c.open_until IS NOT NULL) THEN GREATEST((LEAST(a.max_concurrent_tasks, 1) - live.running), (0)::bigint)
             WHEN (a.max_concurrent_tasks IS NOT NULL) THEN GREATEST((a.max_concurrent_tasks - live.running), (0)::bigint)
             ELSE NULL::bigint
         END AS slots,
         CASE
             WHEN (a.max_tpm IS NOT NULL) THEN GREATEST(((a.max_tpm - live.reserved_tpm) - spent.used_tpm), (0)::bigint)
             ELSE NULL::bigint
-        END AS tokens_left
-   FROM ((lockkeeper.agents a
+        END AS tokens_left,
+    a.by_policy,
+    a.backfill_limit,
+    a.fair_share,
+    a.customer_weights,
+        CASE
+            WHEN (a.learn_estimates AND (e.cost_samples >= 20)) THEN e.cost
+            ELSE a.expected_cost
+        END AS expected_cost,
+    a.cooldown_until AS cooled_until,
+    c.open_until AS circuit_until,
+        CASE
+            WHEN (c.open_until IS NULL) THEN 'closed'::text
+            WHEN (c.open_until > lockkeeper.clock()) THEN 'open'::text
+            ELSE 'half_open'::text
+        END AS circuit
+   FROM ((((lockkeeper.agents a
+     LEFT JOIN lockkeeper.agent_estimates e ON ((e.agent = a.name)))
+     LEFT JOIN lockkeeper.agent_circuits c ON (((c.agent = a.name) AND (a.circuit_failures IS NOT NULL))))
      CROSS JOIN LATERAL ( SELECT count(*) AS running,
             (COALESCE(sum(t.reserved_tpm), (0)::numeric))::bigint AS reserved_tpm
            FROM lockkeeper.tasks t
@@ -770,7 +895,10 @@ CREATE VIEW lockkeeper.agent_inputs AS
     d.name AS document_name,
     d.volume_path,
     d.sha256,
-    d.bytes
+    d.bytes,
+    x.pack_id,
+    t.priority,
+    t.created_at
    FROM (((lockkeeper.task_attempts x
      JOIN lockkeeper.tasks t ON ((t.id = x.task_id)))
      LEFT JOIN lockkeeper.agents a ON ((a.name = t.agent)))
@@ -784,6 +912,84 @@ CREATE TABLE lockkeeper.attempt_results (
     report jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
 );
+
+CREATE TABLE lockkeeper.customers (
+    name text NOT NULL,
+    daily_budget numeric,
+    monthly_budget numeric,
+    version bigint DEFAULT 1 NOT NULL,
+    updated_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    updated_by text DEFAULT CURRENT_USER NOT NULL,
+    CONSTRAINT customers_daily_budget_check CHECK ((daily_budget >= (0)::numeric)),
+    CONSTRAINT customers_monthly_budget_check CHECK ((monthly_budget >= (0)::numeric)),
+    CONSTRAINT customers_name_check CHECK ((name <> ''::text))
+);
+
+CREATE TABLE lockkeeper.reservations (
+    attempt_id uuid NOT NULL,
+    agent text NOT NULL,
+    customer text,
+    day date NOT NULL,
+    amount numeric NOT NULL
+);
+
+CREATE TABLE lockkeeper.spending (
+    scope text NOT NULL,
+    name text NOT NULL,
+    day date NOT NULL,
+    llm_cost numeric DEFAULT 0 NOT NULL,
+    compute_cost numeric DEFAULT 0 NOT NULL,
+    CONSTRAINT spending_scope_check CHECK ((scope = ANY (ARRAY['agent'::text, 'customer'::text])))
+)
+WITH (fillfactor='50');
+
+CREATE VIEW lockkeeper.budget_state AS
+ SELECT b.scope,
+    b.name,
+    b.daily_budget,
+    b.monthly_budget,
+    s.spent_today,
+    s.spent_this_month,
+    r.reserved_today,
+    r.reserved_this_month,
+    LEAST(((b.daily_budget - s.spent_today) - r.reserved_today), ((b.monthly_budget - s.spent_this_month) - r.reserved_this_month)) AS cost_left,
+        CASE
+            WHEN (((b.monthly_budget - s.spent_this_month) - r.reserved_this_month) <= COALESCE(((b.daily_budget - s.spent_today) - r.reserved_today), 'Infinity'::numeric)) THEN lockkeeper.next_period('month'::text)
+            ELSE lockkeeper.next_period('day'::text)
+        END AS renewed_at
+   FROM (((( SELECT 'agent'::text AS scope,
+            agents.name,
+            agents.daily_budget,
+            agents.monthly_budget
+           FROM lockkeeper.agents
+        UNION ALL
+         SELECT 'customer'::text,
+            customers.name,
+            customers.daily_budget,
+            customers.monthly_budget
+           FROM lockkeeper.customers) b
+     CROSS JOIN LATERAL ( SELECT ((lockkeeper.clock() AT TIME ZONE 'UTC'::text))::date AS today,
+            (date_trunc('month'::text, (lockkeeper.clock() AT TIME ZONE 'UTC'::text)))::date AS month) p)
+     CROSS JOIN LATERAL ( SELECT COALESCE(sum((s_1.llm_cost + s_1.compute_cost)) FILTER (WHERE (s_1.day = p.today)), (0)::numeric) AS spent_today,
+            COALESCE(sum((s_1.llm_cost + s_1.compute_cost)), (0)::numeric) AS spent_this_month
+           FROM lockkeeper.spending s_1
+          WHERE ((s_1.scope = b.scope) AND (s_1.name = b.name) AND (s_1.day >= p.month))) s)
+     CROSS JOIN LATERAL ( SELECT COALESCE(sum(r_1.amount) FILTER (WHERE (r_1.day = p.today)), (0)::numeric) AS reserved_today,
+            COALESCE(sum(r_1.amount), (0)::numeric) AS reserved_this_month
+           FROM (( SELECT o.attempt_id,
+                    o.day,
+                    o.amount
+                   FROM lockkeeper.reservations o
+                  WHERE ((b.scope = 'agent'::text) AND (o.agent = b.name))
+                UNION ALL
+                 SELECT o.attempt_id,
+                    o.day,
+                    o.amount
+                   FROM lockkeeper.reservations o
+                  WHERE ((b.scope = 'customer'::text) AND (o.customer = b.name))) r_1
+             JOIN lockkeeper.task_attempts x ON ((x.id = r_1.attempt_id)))
+          WHERE ((r_1.day >= p.month) AND (x.llm_cost IS NULL) AND (x.status <> 'released'::text) AND ((x.finished_at IS NULL) OR (x.run_id IS NOT NULL)))) r)
+  WHERE (COALESCE(b.daily_budget, b.monthly_budget) IS NOT NULL);
 
 CREATE TABLE lockkeeper.cost_requests (
     id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
@@ -808,6 +1014,14 @@ CREATE TABLE lockkeeper.duties (
     term bigint DEFAULT 1 NOT NULL,
     expires_at timestamp with time zone NOT NULL
 );
+
+CREATE TABLE lockkeeper.fair_shares (
+    agent text NOT NULL,
+    customer text NOT NULL,
+    started double precision NOT NULL,
+    finished double precision NOT NULL
+)
+WITH (fillfactor='50');
 
 CREATE TABLE lockkeeper.model_prices (
     id bigint NOT NULL,
@@ -882,16 +1096,6 @@ CREATE TABLE lockkeeper.replicas (
     info jsonb DEFAULT '{}'::jsonb NOT NULL
 );
 
-CREATE TABLE lockkeeper.spending (
-    scope text NOT NULL,
-    name text NOT NULL,
-    day date NOT NULL,
-    llm_cost numeric DEFAULT 0 NOT NULL,
-    compute_cost numeric DEFAULT 0 NOT NULL,
-    CONSTRAINT spending_scope_check CHECK ((scope = ANY (ARRAY['agent'::text, 'customer'::text])))
-)
-WITH (fillfactor='50');
-
 CREATE TABLE lockkeeper.task_events (
     task_id uuid NOT NULL,
     version integer NOT NULL,
@@ -929,6 +1133,12 @@ UNION ALL
     e.reason
    FROM lockkeeper.task_events e;
 
+CREATE TABLE lockkeeper.watched_attempts (
+    attempt_id uuid NOT NULL,
+    watched_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    judged boolean DEFAULT false NOT NULL
+);
+
 ALTER TABLE ONLY agent_ops.agent_messages
     ADD CONSTRAINT agent_messages_pkey PRIMARY KEY (message_id);
 
@@ -959,6 +1169,12 @@ ALTER TABLE ONLY agent_policy.underwriting_policy_limits
 ALTER TABLE ONLY lockkeeper.agent_changes
     ADD CONSTRAINT agent_changes_pkey PRIMARY KEY (agent, version);
 
+ALTER TABLE ONLY lockkeeper.agent_circuits
+    ADD CONSTRAINT agent_circuits_pkey PRIMARY KEY (agent);
+
+ALTER TABLE ONLY lockkeeper.agent_estimates
+    ADD CONSTRAINT agent_estimates_pkey PRIMARY KEY (agent);
+
 ALTER TABLE ONLY lockkeeper.agents
     ADD CONSTRAINT agents_pkey PRIMARY KEY (name);
 
@@ -974,6 +1190,9 @@ ALTER TABLE lockkeeper.cost_entries
 ALTER TABLE ONLY lockkeeper.cost_requests
     ADD CONSTRAINT cost_requests_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY lockkeeper.customers
+    ADD CONSTRAINT customers_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY lockkeeper.documents
     ADD CONSTRAINT documents_pkey PRIMARY KEY (id);
 
@@ -982,6 +1201,9 @@ ALTER TABLE ONLY lockkeeper.documents
 
 ALTER TABLE ONLY lockkeeper.duties
     ADD CONSTRAINT duties_pkey PRIMARY KEY (duty);
+
+ALTER TABLE ONLY lockkeeper.fair_shares
+    ADD CONSTRAINT fair_shares_pkey PRIMARY KEY (agent, customer);
 
 ALTER TABLE ONLY lockkeeper.model_prices
     ADD CONSTRAINT model_prices_model_currency_valid_from_key UNIQUE (model, currency, valid_from);
@@ -998,6 +1220,9 @@ ALTER TABLE ONLY lockkeeper.recovered_results
 ALTER TABLE ONLY lockkeeper.replicas
     ADD CONSTRAINT replicas_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY lockkeeper.reservations
+    ADD CONSTRAINT reservations_pkey PRIMARY KEY (attempt_id);
+
 ALTER TABLE ONLY lockkeeper.spending
     ADD CONSTRAINT spending_pkey PRIMARY KEY (scope, name, day);
 
@@ -1012,6 +1237,9 @@ ALTER TABLE ONLY lockkeeper.task_events
 
 ALTER TABLE ONLY lockkeeper.tasks
     ADD CONSTRAINT tasks_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.watched_attempts
+    ADD CONSTRAINT watched_attempts_pkey PRIMARY KEY (attempt_id);
 
 CREATE INDEX decisions_by_run ON agent_ops.agent_review_decisions USING btree (run_id, received_at);
 
@@ -1039,6 +1267,8 @@ CREATE INDEX runs_to_start ON agent_ops.agent_runs USING btree (next_start_at) W
 
 CREATE INDEX tool_calls_by_run ON agent_ops.agent_tool_calls USING btree (run_id, turn, "position");
 
+CREATE INDEX attempts_by_pack ON lockkeeper.task_attempts USING btree (pack_id) WHERE (pack_id IS NOT NULL);
+
 CREATE INDEX attempts_to_cancel ON lockkeeper.task_attempts USING btree (cancel_requested_at) WHERE ((cancel_requested_at IS NOT NULL) AND (cancel_confirmed_at IS NULL));
 
 CREATE INDEX attempts_to_cost ON lockkeeper.task_attempts USING btree (id) WHERE (cost_status = 'pending'::text);
@@ -1052,6 +1282,10 @@ CREATE INDEX documents_by_age ON lockkeeper.documents USING btree (created_at DE
 CREATE INDEX documents_by_digest ON lockkeeper.documents USING btree (sha256, created_at);
 
 CREATE INDEX recovered_to_settle ON lockkeeper.recovered_results USING btree (found_at) WHERE (settled_at IS NULL);
+
+CREATE INDEX reservations_by_agent ON lockkeeper.reservations USING btree (agent);
+
+CREATE INDEX reservations_by_customer ON lockkeeper.reservations USING btree (customer) WHERE (customer IS NOT NULL);
 
 CREATE INDEX task_events_by_time ON lockkeeper.task_events USING brin (at) WITH (pages_per_range='16', autosummarize='on');
 
@@ -1071,6 +1305,8 @@ CREATE INDEX tasks_processing ON lockkeeper.tasks USING btree (agent) WHERE (sta
 
 CREATE INDEX tasks_ready ON lockkeeper.tasks USING btree (agent, priority DESC, created_at, id) WHERE ((status = 'enqueued'::text) AND (NOT deferred));
 
+CREATE INDEX tasks_ready_by_customer ON lockkeeper.tasks USING btree (agent, customer, priority DESC, created_at, id) WHERE ((status = 'enqueued'::text) AND (NOT deferred) AND (customer IS NOT NULL));
+
 CREATE INDEX token_spending_by_agent ON lockkeeper.token_spending USING btree (agent, at);
 
 CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_messages FOR EACH ROW WHEN (((old.state = ANY (ARRAY['complete'::text, 'failed'::text])) AND (old.state <> new.state))) EXECUTE FUNCTION agent_ops.refuse_reopening();
@@ -1081,12 +1317,20 @@ CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_runs F
 
 CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_tool_calls FOR EACH ROW WHEN (((old.state = ANY (ARRAY['succeeded'::text, 'failed'::text])) AND (old.state <> new.state))) EXECUTE FUNCTION agent_ops.refuse_reopening();
 
+CREATE TRIGGER guard_budgets BEFORE INSERT OR UPDATE ON lockkeeper.customers FOR EACH ROW EXECUTE FUNCTION lockkeeper.guard_limits();
+
 CREATE TRIGGER guard_limits BEFORE UPDATE OF max_concurrent_tasks, max_tpm, paused ON lockkeeper.agents FOR EACH ROW WHEN (((old.max_concurrent_tasks IS DISTINCT FROM new.max_concurrent_tasks) OR (old.max_tpm IS DISTINCT FROM new.max_tpm) OR (old.paused <> new.paused))) EXECUTE FUNCTION lockkeeper.guard_limits();
+
+CREATE TRIGGER guard_options BEFORE UPDATE OF backfill, fair_share, daily_budget, monthly_budget, circuit_failures ON lockkeeper.agents FOR EACH ROW WHEN (((old.backfill <> new.backfill) OR (old.fair_share <> new.fair_share) OR (old.daily_budget IS DISTINCT FROM new.daily_budget) OR (old.monthly_budget IS DISTINCT FROM new.monthly_budget) OR (old.circuit_failures IS DISTINCT FROM new.circuit_failures))) EXECUTE FUNCTION lockkeeper.guard_limits();
 
 CREATE TRIGGER log_agent_changed AFTER UPDATE ON lockkeeper.agents FOR EACH ROW WHEN ((old.version <> new.version)) EXECUTE FUNCTION lockkeeper.log_agent();
 
 CREATE TRIGGER log_agent_created AFTER INSERT ON lockkeeper.agents FOR EACH ROW EXECUTE FUNCTION lockkeeper.log_agent();
 
 CREATE TRIGGER log_changed AFTER UPDATE OF version ON lockkeeper.tasks FOR EACH ROW WHEN (((new.version <> old.version) AND (new.verb <> ALL (ARRAY['claim'::text, 'complete'::text, 'fail'::text, 'retry'::text])))) EXECUTE FUNCTION lockkeeper.log_changed();
+
+CREATE TRIGGER mark_all_by_policy AFTER INSERT OR UPDATE ON lockkeeper.customers FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.mark_all_by_policy();
+
+CREATE TRIGGER mark_by_policy BEFORE INSERT OR UPDATE OF backfill, fair_share, daily_budget, monthly_budget ON lockkeeper.agents FOR EACH ROW EXECUTE FUNCTION lockkeeper.mark_by_policy();
 
 CREATE TRIGGER refuse_transition BEFORE UPDATE OF status ON lockkeeper.tasks FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status || '>'::text) || new.status) <> ALL (ARRAY['enqueued>processing'::text, 'enqueued>completed'::text, 'enqueued>failed'::text, 'enqueued>cancelled'::text, 'processing>enqueued'::text, 'processing>completed'::text, 'processing>failed'::text, 'processing>cancelled'::text])))) EXECUTE FUNCTION lockkeeper.refuse_transition();

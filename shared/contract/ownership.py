@@ -49,6 +49,11 @@ _QUEUE = (
     "documents",
     "agent_headroom",
     "queue_state",
+    "budget_state",
+    "agent_estimates",
+    "agent_circuits",
+    "customers",
+    "reservations",
 )
 _COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs", "task_overview")
 _REPLICA = Grant("replicas", insert=True, update=("*",))
@@ -66,12 +71,19 @@ _SETTLE = ("status", "effect", "refusal", "message", "turn", "decided_at")
 
 ROLES: dict[str, ServiceRole] = {
     "dispatcher": ServiceRole(
-        _QUEUE,
+        (*_QUEUE, "fair_shares", "watched_attempts"),
         (
             _REPLICA,
             _EVENTS,
             Grant("agents", update=("cooldown_until",)),
-            Grant("tasks", update=("attempt", "attempt_id", "started_at", *_REQUEUE)),
+            # A claim locks the budgets that it reads; no other column may be written by it.
+            Grant("customers", update=("updated_at",)),
+            Grant("reservations", insert=True, update=("*",), delete=True),
+            Grant("fair_shares", insert=True, update=("*",), delete=True),
+            Grant("watched_attempts", insert=True, update=("judged",), delete=True),
+            Grant("agent_estimates", insert=True, update=("*",)),
+            Grant("agent_circuits", insert=True, update=("*",)),
+            Grant("tasks", update=("attempt", "attempt_id", "started_at", "overtaken", *_REQUEUE)),
             Grant(
                 "task_attempts",
                 insert=True,
@@ -80,6 +92,7 @@ ROLES: dict[str, ServiceRole] = {
                     "locked_by",
                     "leased_at",
                     "reserved_tpm",
+                    "pack_id",
                     "run_id",
                     "task_run_id",
                     "submitted_at",
@@ -167,6 +180,7 @@ ROLES: dict[str, ServiceRole] = {
         (
             _REPLICA,
             Grant("agents", insert=True, update=("*",)),
+            Grant("customers", insert=True, update=("*",)),
             Grant("documents", insert=True, update=("pages",)),
             Grant("operator_audit", insert=True),
             Grant("cost_requests", insert=True),

@@ -114,6 +114,34 @@ def shown_agent_state(row: Row) -> Json:
     return {name: row[name] for name in _AGENT_STATE} | {"oldest_waiting_seconds": None if age is None else float(age)}
 
 
+def shown_circuit(row: Row) -> Json:
+    """An agent's circuit breaker."""
+    return {
+        "state": row["circuit"], "open_until": row["circuit_until"], "failed_in_a_row": row["failed_in_a_row"],
+    }  # fmt: skip
+
+
+def shown_budget(row: Row) -> Json | None:
+    """What a row of `budget_state` has left; None without one."""
+    if row["spent_today"] is None:
+        return None
+    sums = ("spent_today", "spent_this_month", "reserved_this_month", "cost_left")
+    return {**{name: amount(row[name]) for name in sums}, "renewed_at": row["renewed_at"]}
+
+
+def shown_estimates(row: Row) -> Json | None:
+    """What an agent's tasks took on the average; None before the first was measured."""
+    if row["samples"] is None:
+        return None
+    return {
+        "samples": row["samples"],
+        "tokens": _rounded(row["learned_tokens"], 1),
+        "seconds": _rounded(row["learned_seconds"]),
+        "tokens_per_page": _rounded(row["learned_tokens_per_page"], 1),
+        "cost": None if row["learned_cost"] is None else amount(row["learned_cost"]),
+    }
+
+
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
 

@@ -212,67 +212,6 @@ class Summary(Answer):
     oldest_waiting_at: datetime | None
 
 
-class AgentState(Answer):
-    """How far an agent's limits are used now."""
-
-    running: int
-    reserved_tpm: int
-    used_tpm: int
-    slots: int | None
-    tokens_left: int | None
-    waiting: int
-    deferred: int
-    oldest_waiting_seconds: float | None
-
-
-class Agent(Answer):
-    """An agent: its settings, and their present use under `state`."""
-
-    name: str
-    target: str
-    description: str
-    max_concurrent_tasks: int | None
-    max_tpm: int | None
-    lease_seconds: int
-    max_attempts: int
-    expected_seconds: int
-    max_run_seconds: int
-    default_tokens: int
-    tokens_per_page: int
-    backfill: bool
-    fair_share: bool
-    tasks_per_run: int
-    paused: bool
-    options: dict[str, Any]
-    version: int
-    cooldown_until: datetime | None
-    created_at: datetime
-    updated_at: datetime
-    updated_by: str
-    state: AgentState
-
-
-class AgentList(Answer):
-    """All agents by name."""
-
-    agents: list[Agent]
-
-
-class AgentChange(Answer):
-    """What an agent's settings were from one version on."""
-
-    version: int
-    changed_at: datetime
-    changed_by: str
-    settings: dict[str, Any]
-
-
-class AgentHistory(Answer):
-    """The changes of an agent, newest first."""
-
-    changes: list[AgentChange]
-
-
 class CostRow(Answer):
     """What a group of tasks cost. Averages leave out tasks whose cost is pending."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -12,6 +13,8 @@ Customer = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Priority = Annotated[int, Field(ge=0, le=100)]
 MaxAttempts = Annotated[int, Field(ge=1, le=100)]
+Dollars = Annotated[Decimal, Field(ge=0, max_digits=18, decimal_places=6)]
+Weight = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
 Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=32)]
@@ -90,16 +93,38 @@ class AgentRequest(Request):
     max_run_seconds: int | None = Field(default=None, ge=10, le=2_592_000)
     default_tokens: int | None = Field(default=None, ge=1, le=10**12)
     tokens_per_page: int | None = Field(default=None, ge=1, le=10**9)
-    backfill: bool | None = None
-    fair_share: bool | None = None
-    tasks_per_run: int | None = Field(default=None, ge=1, le=100)
+    backfill: bool | None = Field(default=None, description="smaller tasks may go before one that waits for room")
+    backfill_limit: int | None = Field(default=None, ge=1, le=1000, description="so many may overtake one task")
+    fair_share: bool | None = Field(default=None, description="customers take turns inside a priority")
+    customer_weights: Annotated[dict[Customer, Weight], Field(max_length=1000)] | None = Field(
+        default=None, description="with fair_share: {customer: weight}; 1 for whoever is not named"
+    )
+    daily_budget: Dollars | None = Field(default=None, description="US dollars in a UTC day; null: no such budget")
+    monthly_budget: Dollars | None = Field(default=None, description="US dollars in a UTC month; null: no such budget")
+    expected_cost: Dollars | None = Field(
+        default=None, description="what a task is reserved with until costs of this agent are known"
+    )
+    circuit_failures: int | None = Field(
+        default=None, ge=1, le=100, description="different tasks that fail in a row stop the agent; null: never"
+    )
+    circuit_seconds: int | None = Field(default=None, ge=1, le=86_400, description="how long until one task is tried")
+    learn_estimates: bool | None = Field(default=None, description="what was measured replaces the defaults")
+    tasks_per_run: int | None = Field(default=None, ge=1, le=100, description="attempts that one job run may carry")
     paused: bool | None = None
     options: dict[str, Any] | None = None
     version: int | None = Field(default=None, ge=0, description="the version that was read; 409 when it is not current")
 
 
-NULLABLE_LIMITS = frozenset({"max_concurrent_tasks", "max_tpm"})
+NULLABLE_LIMITS = frozenset({"max_concurrent_tasks", "max_tpm", "daily_budget", "monthly_budget", "circuit_failures"})
 """Where an agent's null means something; any other null means: as it is."""
+
+
+class CustomerRequest(Request):
+    """A customer's budgets over all agents. What is left out keeps its value; null means no such budget."""
+
+    daily_budget: Dollars | None = Field(default=None, description="US dollars in a UTC day")
+    monthly_budget: Dollars | None = Field(default=None, description="US dollars in a UTC month")
+    version: int | None = Field(default=None, ge=0, description="the version that was read; 409 when it is not current")
 
 
 class RefreshRequest(BaseModel):

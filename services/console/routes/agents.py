@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from services.console.messages.answers import Agent, AgentHistory, AgentList
+from services.console.messages.agents import Agent, AgentHistory, AgentList
 from services.console.messages.requests import NULLABLE_LIMITS, AgentRequest
 from services.console.metrics import OPERATOR_ACTIONS
 from services.console.policy.enqueueing import storable
@@ -18,7 +19,7 @@ from services.console.storage.agents import SETTINGS, AgentStorage
 from services.console.storage.operating import OperatingStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import MissingError, RejectedError
-from shared.contract.shown import shown_agent_state
+from shared.contract.shown import shown_agent_state, shown_budget, shown_circuit, shown_estimates
 from shared.contract.text import clean_text
 from shared.db.notes import Notes
 from shared.db.pool import Connection
@@ -150,4 +151,11 @@ def _entry(name: str, before: object, after: object) -> dict[str, Any]:
 
 
 def _shown(row: Any) -> dict[str, Any]:
-    return {**{name: row[name] for name in _SHOWN}, "state": shown_agent_state(row)}
+    settings = {name: row[name] for name in _SHOWN}
+    return {
+        **{name: format(value, "f") if isinstance(value, Decimal) else value for name, value in settings.items()},
+        "state": shown_agent_state(row),
+        "circuit": shown_circuit(row),
+        "budget": shown_budget(row),
+        "estimates": shown_estimates(row),
+    }

@@ -13,7 +13,8 @@ _SQL = load("services.console.storage", "agents.sql")
 SETTINGS = (
     "target", "description", "max_concurrent_tasks", "max_tpm", "lease_seconds", "max_attempts", "expected_seconds",
     "max_run_seconds", "default_tokens", "tokens_per_page", "backfill", "fair_share", "tasks_per_run", "paused",
-    "options",
+    "options", "backfill_limit", "customer_weights", "daily_budget", "monthly_budget", "expected_cost",
+    "circuit_failures", "circuit_seconds", "learn_estimates",
 )  # fmt: skip
 """What a person may set, in the order of the statements' parameters from $2 on."""
 

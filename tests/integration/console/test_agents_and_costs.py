@@ -6,10 +6,8 @@ import io
 import uuid
 from typing import Any
 
+from services.console.messages.agents import Agent, AgentHistory, AgentList, Customer, CustomerList
 from services.console.messages.answers import (
-    Agent,
-    AgentHistory,
-    AgentList,
     AuditPage,
     CostPage,
     CostRequest,
@@ -155,3 +153,47 @@ async def test_the_state_names_who_lives_and_how_it_hears(console: Console) -> N
         {"service": "sweeper", "alive": 0, "listener": None},
     ]
     assert state["agents"][0]["agent"] == "reader"
+
+
+async def test_an_agents_options_are_set_kept_and_told(console: Console) -> None:
+    options: dict[str, Any] = {
+        "backfill": True, "backfill_limit": 3, "fair_share": True, "customer_weights": {"big": 2.5},
+        "daily_budget": "12.50", "monthly_budget": 100, "expected_cost": "0.2", "circuit_failures": 5,
+        "circuit_seconds": 30, "learn_estimates": False, "tasks_per_run": 8,
+    }  # fmt: skip
+    made = await console.make_agent(**options)
+    Agent.model_validate(made)
+    wanted = {**options, "monthly_budget": "100", "customer_weights": {"big": 2.5}}
+    assert {name: made[name] for name in options} == wanted
+    assert made["circuit"] == {"state": "closed", "open_until": None, "failed_in_a_row": 0}
+    assert (made["budget"]["cost_left"], made["budget"]["spent_today"], made["estimates"]) == ("12.50", "0", None)
+    free = await console.call("PUT", "/agents/reader", json={"daily_budget": None, "circuit_failures": None})
+    assert (free["daily_budget"], free["circuit_failures"], free["version"]) == (None, None, 2)
+    history = await console.get("/agents/reader/changes")
+    assert history["changes"][1]["settings"]["daily_budget"] == 12.5
+    for wrong, where in (
+        ({"customer_weights": {"big": 0}}, "customer_weights"), ({"daily_budget": -1}, "daily_budget"),
+        ({"daily_budget": "ten"}, "daily_budget"), ({"circuit_failures": 0}, "circuit_failures"),
+        ({"backfill_limit": 0}, "backfill_limit"), ({"tasks_per_run": 101}, "tasks_per_run"),
+    ):  # fmt: skip
+        refused = await console.call("PUT", "/agents/reader", 422, json=wrong)
+        assert refused["detail"].startswith(where), refused
+
+
+async def test_a_customers_budgets_are_set_and_concern_every_agent(console: Console) -> None:
+    await console.make_agent()
+    made = await console.call("PUT", "/customers/Acme%2FNorth", json={"daily_budget": "2.5"})
+    Customer.model_validate(made)
+    assert (made["name"], made["daily_budget"], made["monthly_budget"]) == ("Acme/North", "2.5", None)
+    assert made["budget"]["cost_left"] == "2.5"
+    by_policy = "SELECT by_policy FROM lockkeeper.agents"
+    assert await console.database.owner.fetchval(by_policy)
+    stale = await console.call("PUT", "/customers/Acme%2FNorth", 409, json={"daily_budget": 1, "version": 0})
+    assert stale["state"] == {"version": 1}
+    none = await console.call("PUT", "/customers/Acme%2FNorth", json={"daily_budget": None, "version": 1})
+    assert (none["daily_budget"], none["version"], none["budget"]) == (None, 2, None)
+    assert not await console.database.owner.fetchval(by_policy)
+    CustomerList.model_validate(await console.get("/customers"))
+    audit = await console.get("/audit", params={"target": "customer/Acme/North"})
+    assert [entry["action"] for entry in audit["entries"]] == ["set_customer", "set_customer"]
+    await console.call("PUT", "/customers/x", 422, json={"weekly_budget": 1})

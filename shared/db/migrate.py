@@ -58,21 +58,20 @@ def migrations() -> list[Migration]:
 async def migrate(url: str, *, say: Callable[[str], None] = lambda _: None) -> int:
     """Apply what is missing and set the grants; returns how many files were applied.
 
-    Raises TransientError when a lock could not be had, MisconfiguredError when an applied file changed
-    or the login may not create roles. Any number of processes may call it at once: one works, the rest wait.
+    Raises TransientError when a lock could not be had or the connection was lost, MisconfiguredError when an
+    applied file changed or the login may not create roles. Any number of processes may call it at once: one works, the rest wait.
     """
     async with translated():
         # An index over many rows takes minutes, and so may the migration that we wait for.
         connection = await connect(url, name="lockkeeper-migrate", statement_seconds=None)
-    try:
-        await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_KEY)
         try:
+            await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_KEY)
             await _ensure_roles(connection)
             return await _apply_all(connection, say)
         except asyncpg.InsufficientPrivilegeError as error:
             raise MisconfiguredError(f"this login may not migrate the database: {error}") from error
-    finally:
-        await connection.close()
+        finally:
+            await connection.close()
 
 
 async def applied(connection: asyncpg.Connection) -> dict[int, str]:

@@ -12,9 +12,15 @@ from shared.db import migrate as module
 from shared.db.connecting import connect
 from shared.db.migrate import Migration, migrate
 from shared.testing.rows import make_agent, make_tasks
+from shared.testing.wait import until
 from tests.conftest import TestDatabase
 
 NUMBER = 9001
+LOCK = "locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+WORKING = """
+SELECT pid FROM pg_stat_activity
+ WHERE query LIKE '%pg_sleep(20)' AND datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 
 def add(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
@@ -86,3 +92,23 @@ async def test_k08_many_migrators_at_once_apply_each_file_once(
 ) -> None:
     add(monkeypatch, "CREATE TABLE lockkeeper.later (n integer); SELECT pg_sleep(0.5)")
     assert sorted(await asyncio.gather(*(migrate(database.url()) for _ in range(3)))) == [0, 0, 1]
+
+
+async def test_g02_a_migrator_whose_session_is_killed_stops_and_the_next_one_works(
+    database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock lives on the session that does the work: who loses the one loses the other."""
+    found = module.migrations()
+    add(monkeypatch, "CREATE TABLE lockkeeper.later (n integer); SELECT pg_sleep(20)")
+    first = asyncio.create_task(migrate(database.url()))
+    pid = await until(lambda: database.owner.fetchval(WORKING))
+    holders = await database.owner.fetch(f"SELECT pid FROM pg_locks WHERE {LOCK} AND granted")
+    assert [row["pid"] for row in holders] == [pid], "one session locks and works"
+    second = asyncio.create_task(migrate(database.url()))
+    await until(lambda: database.owner.fetchval(f"SELECT count(*) FROM pg_locks WHERE {LOCK} AND NOT granted"))
+    quick = Migration(NUMBER, "quick.pre.sql", "CREATE TABLE lockkeeper.later (n integer)")
+    monkeypatch.setattr(module, "migrations", lambda: [*found, quick])
+    await database.owner.fetchval("SELECT pg_terminate_backend($1)", pid)
+    with pytest.raises(TransientError):
+        await first
+    assert await second == 1

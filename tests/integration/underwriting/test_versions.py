@@ -7,6 +7,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.service import RPCError
 
 from shared.testing.wait import until
 from tests.support.underwriting import FAST, Underwriting, fails
@@ -26,6 +28,51 @@ async def test_t_05_runs_that_wait_survive_a_deploy(desk: Underwriting) -> None:
         assert await desk.handle(run).result() == "approved"
     announced = [event["turn"] for event in await desk.rows("events", run) if event["name"] == "agent.turn_announced"]
     assert announced == [2], "the turn that began under the new version took the new step"
+
+
+async def test_t_05_two_versions_side_by_side_and_the_waiting_runs_go_over_to_the_newer_one(
+    desk: Underwriting,
+) -> None:
+    """A rolling deploy with Worker Versioning: only the current version is given work, old runs included."""
+    async with desk.worker(worker_versioning=True, build_id="one"):
+        await make_current(desk, "one")
+        waiting = await desk.start()
+        await desk.reaches(waiting, "awaiting_review")
+        async with desk.worker(workflow=PatchedStep, worker_versioning=True, build_id="two"):
+            beside = await desk.start()
+            await desk.reaches(beside, "awaiting_review")
+            assert await announced(desk, beside) == [], "a version that is not current gets no work"
+
+            await make_current(desk, "two")
+            new = await desk.start()
+            await desk.decide(waiting, "request_more_info", note="after the deploy")
+            await desk.reaches(waiting, "awaiting_review", turn=2)
+            await desk.reaches(new, "awaiting_review")
+            for run, turn in ((waiting, 2), (beside, 1), (new, 1)):
+                await desk.decide(run, turn=turn)
+                assert await desk.handle(run).result() == "approved"
+    assert [await announced(desk, run) for run in (waiting, beside, new)] == [[2], [], [1]]
+
+
+async def announced(desk: Underwriting, run: UUID) -> list[int]:
+    """Turns that took the newer version's step."""
+    return [row["turn"] for row in await desk.rows("events", run, "turn") if row["name"] == "agent.turn_announced"]
+
+
+async def make_current(desk: Underwriting, build: str) -> None:
+    """What a deploy does once the new workers poll: work goes to this version from now on."""
+    request = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=desk.client.namespace, deployment_name="lockkeeper-underwriting", build_id=build
+    )
+
+    async def done() -> bool:
+        try:
+            await desk.client.workflow_service.set_worker_deployment_current_version(request)
+        except RPCError:
+            return False
+        return True
+
+    await until(done, seconds=30, every=0.2)
 
 
 @pytest.mark.skipif("LOCKKEEPER_TEST_WRITE" not in os.environ, reason="records the histories that replay tests keep")

@@ -59,7 +59,8 @@ async def migrate(url: str, *, say: Callable[[str], None] = lambda _: None) -> i
     """Apply what is missing and set the grants; returns how many files were applied.
 
     Raises TransientError when a lock could not be had or the connection was lost, MisconfiguredError when an
-    applied file changed or the login may not create roles. Any number of processes may call it at once: one works, the rest wait.
+    applied file changed or the login may not create roles. Any number of processes may call it at once: one works,
+    the rest wait.
     """
     async with translated():
         # An index over many rows takes minutes, and so may the migration that we wait for.

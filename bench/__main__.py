@@ -14,6 +14,8 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "main_job": ("bench.main_job",),
     "callbacks": ("bench.callbacks",),
     "underwriting": ("bench.underwriting",),
+    "overview_10m": ("bench.overview",),
+    "sse": ("bench.sse",),
     **{
         name: ("bench.drain", name)
         for name in ("drain_1", "drain_2", "dirty", "backlog", "limited_1", "limited_2", "tokens_2", "snapshot")

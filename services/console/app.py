@@ -6,7 +6,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from services.console.gateways.pages import PageCounter
-from services.console.loops import WarmUp
+from services.console.loops import Count, WarmUp
 from services.console.routes.actions import Operator
 from services.console.routes.agents import AgentRoutes
 from services.console.routes.costs import CostRoutes
@@ -29,6 +29,7 @@ from services.console.storage.documents import DocumentStorage
 from services.console.storage.operating import OperatingStorage
 from services.console.storage.system import SystemStorage
 from services.console.storage.tasks import TaskStorage
+from services.console.storage.totals import TotalsStorage
 from shared.db.notes import Notes
 from shared.db.pool import Database
 from shared.runtime.process import Process, Service, run
@@ -81,7 +82,8 @@ async def compose(process: Process, settings: ConsoleSettings) -> Service:
         await counter.close()
 
     app = make_app(settings, process.database, process.notes, Volumes(workspace), counter)
-    return Service(loops=(WarmUp(workspace),), app=app, drain=drain)
+    count = Count(TotalsStorage(process.database))
+    return Service(loops=(WarmUp(workspace), count), app=app, drain=drain)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ SELECT page.*, w.reason AS waiting_reason
 
 -- name: summarise_tasks
 -- The totals of a filter.
-SELECT * FROM lockkeeper.task_summary($1, $2, $3, $4, $5, $6, $7, $8)
+SELECT * FROM lockkeeper.summarise_tasks($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: list_queue_state
 -- The use of every agent's limits.

@@ -103,3 +103,20 @@ SELECT x.id AS attempt_id, x.llm_cost, sum(c.amount) AS ledger
         SELECT FROM lockkeeper.cost_entries t WHERE t.attempt_id = x.id AND t.source = 'trace'))
  GROUP BY x.id, x.llm_cost
 HAVING x.llm_cost <> sum(c.amount)
+
+-- name: totals_add_up
+-- Each cell of the totals is the sum of what its tasks were counted for.
+WITH counted AS (
+    SELECT status, sum(n) AS tasks, sum(attempts) AS attempts, sum(llm_cost) AS llm_cost
+      FROM (SELECT status, count(*) AS n, sum(attempts) AS attempts, sum(coalesce(llm_cost, 0)) AS llm_cost
+              FROM lockkeeper.task_counted GROUP BY status) c
+     GROUP BY status
+), totals AS (
+    SELECT grain, status, sum(tasks) AS tasks, sum(attempts) AS attempts, sum(llm_cost) AS llm_cost
+      FROM lockkeeper.task_totals WHERE customer = '*' AND agent = '*' AND grain <> 'ended'
+     GROUP BY grain, status HAVING sum(tasks) <> 0
+)
+SELECT status, t.grain, c.tasks, t.tasks AS in_totals
+  FROM (SELECT g.grain, c.* FROM counted c CROSS JOIN (VALUES ('hour'), ('day')) g (grain)) c
+  FULL JOIN totals t USING (grain, status)
+ WHERE (c.tasks, c.attempts, c.llm_cost) IS DISTINCT FROM (t.tasks, t.attempts, t.llm_cost)

@@ -56,6 +56,7 @@ _QUEUE = (
     "reservations",
 )
 _COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs", "task_overview")
+_TOTALS = ("task_contributions", "task_counted", "task_totals", "totals_state")
 _REPLICA = Grant("replicas", insert=True, update=("*",))
 _EVENTS = Grant("task_events", insert=True)
 _REQUEUE = ("status", "oversized", "available_at", "deferred", "attempt_unspent", "finished_at", "error", *_LEASE)
@@ -174,11 +175,14 @@ ROLES: dict[str, ServiceRole] = {
             Grant("cost_requests", update=("*",)),
         ),
     ),
-    "notifier": ServiceRole((*_QUEUE, *_COSTS), (_REPLICA,)),
+    "notifier": ServiceRole((*_QUEUE, *_COSTS, *_TOTALS), (_REPLICA,)),
     "console": ServiceRole(
-        (*_QUEUE, *_COSTS, "agent_changes", "operator_audit", "attempt_results"),
+        (*_QUEUE, *_COSTS, *_TOTALS, "agent_changes", "operator_audit", "attempt_results"),
         (
             _REPLICA,
+            Grant("task_counted", insert=True, update=("*",), delete=True),
+            Grant("task_totals", insert=True, update=("*",), delete=True),
+            Grant("totals_state", update=("*",)),
             Grant("agents", insert=True, update=("*",)),
             Grant("customers", insert=True, update=("*",)),
             Grant("documents", insert=True, update=("pages",)),

@@ -74,4 +74,4 @@ SELECT id FROM lockkeeper.tasks WHERE source_task_id = $1 ORDER BY created_at, i
 
 -- name: summarise_tasks
 -- Totals of the tasks that a filter means.
-SELECT * FROM lockkeeper.task_summary($1, $2, $3, $4, $5, $6, $7, $8)
+SELECT * FROM lockkeeper.summarise_tasks($1, $2, $3, $4, $5, $6, $7, $8)

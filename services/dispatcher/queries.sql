@@ -118,23 +118,16 @@ WITH due AS MATERIALIZED (
 )
 SELECT count(*) FROM promoted
 
--- name: lock_tasks
--- Take the row locks under which the next statement decides.
--- locks: tasks by id
-SELECT t.id
-  FROM lockkeeper.tasks t
- WHERE t.id IN (SELECT x.task_id FROM lockkeeper.task_attempts x WHERE x.id = ANY ($1::uuid[]))
- ORDER BY t.id
-   FOR NO KEY UPDATE
-
 -- name: record_runs
 -- Fill in the runs that carry these attempts, and lease what still runs for its agent's full time.
 -- owner: dispatcher
 -- fence: attempt id; a task that was cancelled, settled or put back meanwhile is not moved
--- locks: taken by lock_tasks
+-- locks: taken by write_fenced
 -- returns: every attempt that was found, and whether its run is still wanted
-WITH given AS (
-    SELECT * FROM unnest($1::uuid[], $2::bigint[]) AS g (attempt_id, run_id)
+WITH given AS MATERIALIZED (
+    SELECT g.*, x.status AS was
+      FROM unnest($1::uuid[], $2::bigint[]) AS g (attempt_id, run_id)
+      JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x
        SET run_id = g.run_id, submitted_at = coalesce(x.submitted_at, lockkeeper.clock()),
@@ -153,8 +146,10 @@ WITH given AS (
        SET lease_expires_at = lockkeeper.clock() + make_interval(secs => coalesce(
                (SELECT a.lease_seconds FROM lockkeeper.agents a WHERE a.name = t.agent), 300)),
            version = t.version + 1, verb = 'submit', reason = NULL
-      FROM attempt x
+      FROM attempt x JOIN given g ON g.attempt_id = x.id
      WHERE t.id = x.task_id AND t.attempt_id = x.id AND t.status = 'processing' AND x.status = 'submitted'
+       -- Whoever asks again hears of the same run: that is no news of the task.
+       AND g.was = 'leased'
     RETURNING t.id
 )
 SELECT x.id AS attempt_id, x.task_id, x.cancel_requested_at IS NOT NULL AS unwanted FROM attempt x
@@ -162,8 +157,9 @@ SELECT x.id AS attempt_id, x.task_id, x.cancel_requested_at IS NOT NULL AS unwan
 -- name: release_attempts
 -- Put tasks back without spending the attempt: the runner would not take them now, or we are leaving.
 -- owner: dispatcher     transition: release
--- fence: attempt id, and still leased: a run that is known is never forgotten
--- locks: taken by lock_tasks
+-- fence: attempt id, and still leased by us: a run that is known is never forgotten, and what another took over
+--        is being submitted by now
+-- locks: taken by write_fenced
 -- returns: the tasks that were put back
 WITH given AS (
     SELECT * FROM unnest($1::uuid[], $2::float8[], $3::text[]) AS g (attempt_id, delay_seconds, reason)
@@ -176,6 +172,7 @@ WITH given AS (
            version = t.version + 1, verb = 'release', reason = g.reason
       FROM given g JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
      WHERE t.id = x.task_id AND t.attempt_id = x.id AND t.status = 'processing' AND x.status = 'leased'
+       AND t.locked_by = $4
     RETURNING t.id, t.attempt_id, t.agent
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x
@@ -187,8 +184,8 @@ SELECT id AS task_id, agent FROM task
 -- name: refuse_attempts
 -- End tasks that the runner will never take: its own words become the reason.
 -- owner: dispatcher     transition: refuse
--- fence: attempt id, and still leased
--- locks: taken by lock_tasks
+-- fence: attempt id, and still leased by us
+-- locks: taken by write_fenced
 -- returns: the tasks that failed
 WITH given AS (
     SELECT * FROM unnest($1::uuid[], $2::jsonb[]) AS g (attempt_id, error)
@@ -199,6 +196,7 @@ WITH given AS (
            version = t.version + 1, verb = 'refuse', reason = g.error ->> 'reason'
       FROM given g JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
      WHERE t.id = x.task_id AND t.attempt_id = x.id AND t.status = 'processing' AND x.status = 'leased'
+       AND t.locked_by = $3
     RETURNING t.id, t.attempt_id, t.error
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x
@@ -211,7 +209,7 @@ SELECT id AS task_id FROM task
 -- Let any replica ask again soon about attempts whose submission was not answered.
 -- owner: dispatcher
 -- fence: attempt id, and still leased by us
--- locks: taken by lock_tasks
+-- locks: taken by write_fenced
 UPDATE lockkeeper.tasks t
    SET lease_expires_at = lockkeeper.clock() + make_interval(secs => g.seconds), locked_by = NULL
   FROM unnest($1::uuid[], $2::float8[]) AS g (attempt_id, seconds)

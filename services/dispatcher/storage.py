@@ -8,6 +8,7 @@ from uuid import UUID
 
 from shared.contract.ids import uuid7
 from shared.contract.rows import LeasedAttempt, UnwantedRun
+from shared.db.fenced import write_fenced
 from shared.db.pool import Connection, Database
 from shared.db.statements import load
 
@@ -50,15 +51,17 @@ class DispatcherStorage:
         return [(row["task_id"], row["unwanted"]) for row in rows]
 
     async def release_attempts(self, released: Sequence[tuple[UUID, float, str]]) -> list[UUID]:
-        """Put tasks back without spending their attempts: (attempt, seconds to wait, reason)."""
+        """Put back what this replica holds, without spending attempts: (attempt, seconds to wait, reason)."""
         attempts, delays, reasons = zip(*released, strict=True)
-        rows = await self._fenced("release_attempts", attempts, list(attempts), list(delays), list(reasons))
+        rows = await self._fenced(
+            "release_attempts", attempts, list(attempts), list(delays), list(reasons), self._replica
+        )
         return [row["task_id"] for row in rows]
 
     async def refuse_attempts(self, refused: Sequence[tuple[UUID, dict[str, str]]]) -> list[UUID]:
-        """End tasks that the runner will never take: (attempt, {reason, message})."""
+        """End tasks that this replica holds and the runner will never take: (attempt, {reason, message})."""
         attempts = [attempt for attempt, _ in refused]
-        rows = await self._fenced("refuse_attempts", attempts, attempts, [error for _, error in refused])
+        rows = await self._fenced("refuse_attempts", attempts, attempts, [error for _, error in refused], self._replica)
         return [row["task_id"] for row in rows]
 
     async def expire_leases(self, unanswered: Sequence[tuple[UUID, float]]) -> None:
@@ -89,8 +92,4 @@ class DispatcherStorage:
         await self._database.execute(_SQL["confirm_cancellation"].sql, list(attempts))
 
     async def _fenced(self, name: str, attempts: Sequence[UUID], *args: Any) -> list[Any]:
-        async def write(connection: Connection) -> list[Any]:
-            await connection.fetch(_SQL["lock_tasks"].sql, list(attempts))
-            return await connection.fetch(_SQL[name].sql, *args)
-
-        return await self._database.atomically(write)
+        return await write_fenced(self._database, _SQL[name], attempts, *args)

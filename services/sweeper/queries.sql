@@ -16,20 +16,11 @@ SELECT t.id AS task_id, x.id AS attempt_id, x.attempt, t.agent, x.run_id,
  ORDER BY t.lease_expires_at
  LIMIT $1
 
--- name: lock_tasks
--- Take the row locks under which the next statement decides.
--- locks: tasks by id
-SELECT t.id
-  FROM lockkeeper.tasks t
- WHERE t.id IN (SELECT x.task_id FROM lockkeeper.task_attempts x WHERE x.id = ANY ($1::uuid[]))
- ORDER BY t.id
-   FOR NO KEY UPDATE
-
 -- name: extend_leases
 -- The run lives, or cannot be asked about: the attempt keeps its task.
 -- owner: sweeper
 -- fence: attempt id, still processing and still overdue
--- locks: taken by lock_tasks
+-- locks: taken by write_fenced
 UPDATE lockkeeper.tasks t
    SET lease_expires_at = lockkeeper.clock() + make_interval(secs => g.seconds)
   FROM unnest($1::uuid[], $2::float8[]) AS g (attempt_id, seconds)
@@ -47,7 +38,7 @@ SELECT unnest($1::uuid[])
 -- These runs are over without a word: requeue their tasks, or give them up.
 -- owner: sweeper     transition: requeue, give_up
 -- fence: attempt id, still processing, still overdue, and still without a result
--- locks: taken by lock_tasks
+-- locks: taken by write_fenced
 -- returns: the tasks that moved and where to
 WITH given AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS g (attempt_id, finding, reason, message)

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from services.sweeper.policy import Judgement
 from shared.contract.rows import OverdueAttempt
-from shared.db.pool import Connection, Database
+from shared.db.fenced import write_fenced
+from shared.db.pool import Database
 from shared.db.statements import load
 
 _SQL = load("services.sweeper")
@@ -78,8 +79,4 @@ class SweeperStorage:
         return await self._database.fetch(_SQL["read_table_state"].sql)
 
     async def _fenced(self, name: str, attempts: Sequence[UUID], *args: Any) -> list[Any]:
-        async def write(connection: Connection) -> list[Any]:
-            await connection.fetch(_SQL["lock_tasks"].sql, list(attempts))
-            return await connection.fetch(_SQL[name].sql, *args)
-
-        return await self._database.atomically(write)
+        return await write_fenced(self._database, _SQL[name], attempts, *args)

@@ -209,7 +209,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(name=replica, number=pick, seconds=st.sampled_from([0.0, 5.0]))
     def release(self, name: str, number: int, seconds: float) -> None:
         if pair := self.attempt(number):
-            moves = self.model.may_release(pair[1])
+            moves = self.model.may_release(*pair, name)
             assert self.world.do(self.hands(name).release([pair[1].id], seconds)) == ({pair[0].id} if moves else set())
             if moves:
                 self.model.release(*pair, seconds)
@@ -217,7 +217,7 @@ class LifecycleMachine(RuleBasedStateMachine):
     @rule(name=replica, number=pick)
     def refuse(self, name: str, number: int) -> None:
         if pair := self.attempt(number):
-            moves = self.model.may_release(pair[1])
+            moves = self.model.may_release(*pair, name)
             assert self.world.do(self.hands(name).refuse([pair[1].id])) == ({pair[0].id} if moves else set())
             if moves:
                 self.model.refuse(*pair)

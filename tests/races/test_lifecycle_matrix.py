@@ -131,20 +131,26 @@ def record_runs(world: World, pairs: list[Pair]) -> None:
     assert said == {t.id: world.model.record_run(t, a, runs[a.id]) for t, a in pairs}
 
 
-def release(world: World, pairs: list[Pair]) -> None:
-    moved = world.do(world.hands["b"].release(ids(pairs), 5))
-    allowed = [pair for pair in pairs if world.model.may_release(pair[1])]
-    assert moved == {task.id for task, _ in allowed}
-    for pair in allowed:
-        world.model.release(*pair, 5)
+def release(holder: str) -> Verb:
+    def verb(world: World, pairs: list[Pair]) -> None:
+        moved = world.do(world.hands[holder].release(ids(pairs), 5))
+        allowed = [pair for pair in pairs if world.model.may_release(*pair, holder)]
+        assert moved == {task.id for task, _ in allowed}
+        for pair in allowed:
+            world.model.release(*pair, 5)
+
+    return verb
 
 
-def refuse(world: World, pairs: list[Pair]) -> None:
-    moved = world.do(world.hands["b"].refuse(ids(pairs)))
-    allowed = [pair for pair in pairs if world.model.may_release(pair[1])]
-    assert moved == {task.id for task, _ in allowed}
-    for pair in allowed:
-        world.model.refuse(*pair)
+def refuse(holder: str) -> Verb:
+    def verb(world: World, pairs: list[Pair]) -> None:
+        moved = world.do(world.hands[holder].refuse(ids(pairs)))
+        allowed = [pair for pair in pairs if world.model.may_release(*pair, holder)]
+        assert moved == {task.id for task, _ in allowed}
+        for pair in allowed:
+            world.model.refuse(*pair)
+
+    return verb
 
 
 def expire(holder: str) -> Verb:
@@ -258,8 +264,10 @@ def _copy(world: World, task: Task, shown: UUID) -> None:
 
 VERBS: dict[str, Verb] = {
     "record_runs": record_runs,
-    "release": release,
-    "refuse": refuse,
+    "release": release("a"),
+    "release by another": release("b"),
+    "refuse": refuse("a"),
+    "refuse by another": refuse("b"),
     "expire_leases of one's own": expire("a"),
     "expire_leases of another": expire("b"),
     "take_over and list_overdue": look,

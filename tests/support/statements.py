@@ -13,7 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def sql_files() -> list[Path]:
     """Every file of named statements for Postgres; `billing.sql` speaks the warehouse's dialect."""
-    found = [*ROOT.glob("services/**/*.sql"), *ROOT.glob("shared/runtime/*.sql"), *ROOT.glob("shared/client/*.sql")]
+    found = [
+        *ROOT.glob("services/**/*.sql"),
+        *ROOT.glob("shared/runtime/*.sql"),
+        *ROOT.glob("shared/client/*.sql"),
+        *ROOT.glob("shared/db/*.sql"),
+    ]
     return sorted(path for path in found if path.name != "billing.sql")
 
 

@@ -205,16 +205,17 @@ class Model:
         attempt.run_id, attempt.is_submitted = run_id, True
         if attempt.status == "leased":
             attempt.status = "submitted"
-        if self.holds(attempt.id) and attempt.status == "submitted":
-            task.lease = self.later(self.agents[task.agent].lease_seconds)
+            if self.holds(attempt.id):
+                task.lease = self.later(self.agents[task.agent].lease_seconds)
         if attempt.status in OVER | {"superseded"} and not attempt.spoken:
             attempt.cancel_at = attempt.cancel_at or self.now
         if is_news:
             attempt.is_confirmed = False
         return attempt.cancel_at is not None
 
-    def may_release(self, attempt: Attempt) -> bool:
-        return self.holds(attempt.id) and attempt.status == "leased"
+    def may_release(self, task: Task, attempt: Attempt, holder: str) -> bool:
+        """Only who has the lease puts back or refuses; another may be submitting it by now."""
+        return self.holds(attempt.id) and attempt.status == "leased" and task.holder == holder
 
     def release(self, task: Task, attempt: Attempt, seconds: float) -> None:
         attempt.status, attempt.reserved = "released", 0
@@ -225,7 +226,7 @@ class Model:
         task.put("failed")
 
     def expire(self, task: Task, attempt: Attempt, holder: str, seconds: float) -> None:
-        if self.may_release(attempt) and task.holder == holder:
+        if self.may_release(task, attempt, holder):
             task.lease, task.holder = self.later(seconds), None
 
     def orphans(self) -> set[UUID]:

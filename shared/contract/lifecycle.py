@@ -65,6 +65,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("requeue", TaskStatus.PROCESSING, TaskStatus.ENQUEUED, "sweeper"),
     Transition("give_up", TaskStatus.PROCESSING, TaskStatus.FAILED, "sweeper"),
     Transition("retry", TaskStatus.PROCESSING, TaskStatus.ENQUEUED, "callback_receiver"),
+    # A call that nobody answered may have started a run: it fails while its task waits to be asked for again.
+    Transition("retry", TaskStatus.ENQUEUED, TaskStatus.ENQUEUED, "callback_receiver"),
     Transition("complete", TaskStatus.PROCESSING, TaskStatus.COMPLETED, "callback_receiver"),
     Transition("complete", TaskStatus.ENQUEUED, TaskStatus.COMPLETED, "callback_receiver"),
     Transition("fail", TaskStatus.PROCESSING, TaskStatus.FAILED, "callback_receiver"),

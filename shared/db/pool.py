@@ -45,6 +45,7 @@ _TRANSIENT = (
     asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.LockNotAvailableError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -128,8 +129,14 @@ class Database:
     def __init__(
         self, url: str, password: Password | None = None, *, name: str, size: int = 5, acquire_seconds: float = 5,
         statement_seconds: float = 30, pinned_plans: bool = False, life_seconds: float = CONNECTION_SECONDS,
+        idle_transaction_seconds: float = 15,
     ) -> None:  # fmt: skip
-        session = {"timezone": "UTC", **(PINNED_PLANS if pinned_plans else {})}
+        session = {
+            "timezone": "UTC",
+            # A process that stands still in the middle of a transaction must not hold its locks for ever.
+            "idle_in_transaction_session_timeout": str(round(idle_transaction_seconds * 1000)),
+            **(PINNED_PLANS if pinned_plans else {}),
+        }
         self._login = Login(
             url, password, name=name, life_seconds=life_seconds, statement_seconds=statement_seconds, settings=session
         )

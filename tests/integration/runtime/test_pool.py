@@ -282,3 +282,21 @@ async def test_g06_a_server_that_turned_read_only_is_left_as_soon_as_another_tak
 )
 def test_only_what_surely_reads_is_asked_twice(sql: str, is_read: bool) -> None:
     assert only_reads(sql) is is_read
+
+
+async def test_a_transaction_whose_process_stands_still_gives_its_locks_back(database: TestDatabase) -> None:
+    await database.owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('a', 'a')")
+    frozen = Database(database.url("console"), name="frozen", idle_transaction_seconds=0.2)
+    await frozen.open()
+    change = "UPDATE lockkeeper.agents SET description = 'x' WHERE name = 'a'"
+
+    async def work(connection: Connection) -> None:
+        await connection.execute(change)
+        # As long as this process is silent; another one gets what it holds.
+        await asyncio.wait_for(database.owner.execute(change), 10)
+        await connection.execute(change)
+
+    with pytest.raises(TransientError):
+        await frozen.atomically(work)
+    assert await frozen.fetchval("SELECT 1") == 1
+    await frozen.close()

@@ -110,7 +110,8 @@ def only_reads(sql: str) -> bool:
 
 
 async def _give_back(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
-    if cast("Session", connection).is_stale:
+    # One that was lost while it was out has no session behind it any more.
+    if getattr(connection, "is_stale", False):
         await connection.close(timeout=2)
     await pool.release(connection, timeout=5)
 

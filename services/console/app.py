@@ -15,8 +15,10 @@ from services.console.routes.documents import DocumentRoutes, Intake
 from services.console.routes.edge import Edge
 from services.console.routes.enqueueing import Enqueuer
 from services.console.routes.given import API
+from services.console.routes.ledger import LedgerRoutes
 from services.console.routes.operating import OperatingRoutes
 from services.console.routes.pages import PageRoutes
+from services.console.routes.prices import PriceRoutes
 from services.console.routes.problems import handle_problems
 from services.console.routes.reference import ReferenceRoutes
 from services.console.routes.system import SystemRoutes
@@ -26,7 +28,9 @@ from services.console.storage.agents import AgentStorage
 from services.console.storage.costs import CostStorage
 from services.console.storage.customers import CustomerStorage
 from services.console.storage.documents import DocumentStorage
+from services.console.storage.ledger import LedgerStorage
 from services.console.storage.operating import OperatingStorage
+from services.console.storage.prices import PriceStorage
 from services.console.storage.system import SystemStorage
 from services.console.storage.tasks import TaskStorage
 from services.console.storage.totals import TotalsStorage
@@ -44,6 +48,8 @@ def make_app(
     tasks = TaskStorage(database)
     operating = OperatingStorage(database)
     documents = DocumentStorage(database, duplicate_seconds=settings.duplicate_seconds)
+    ledger = LedgerStorage(database)
+    pages = PageRoutes(settings)
     app = FastAPI(
         title="Lockkeeper", version="1", openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None,
         summary="Documents and tasks in, structured results and costs out.", max_body_size=settings.max_body_bytes,
@@ -55,13 +61,15 @@ def make_app(
         OperatingRoutes(tasks, Operator(operating, notes)).router(),
         AgentRoutes(AgentStorage(database), operating, notes).router(),
         CustomerRoutes(CustomerStorage(database), operating, notes).router(),
-        CostRoutes(CostStorage(database), tasks, notes).router(),
+        CostRoutes(CostStorage(database), ledger, tasks, notes).router(),
+        LedgerRoutes(ledger, pages.templates).router(),
+        PriceRoutes(PriceStorage(database), operating, notes).router(),
         SystemRoutes(SystemStorage(database), operating).router(),
     ]
     for router in routers:
         app.include_router(router)
     app.include_router(ReferenceRoutes(app).router())
-    app.include_router(PageRoutes(settings).router())
+    app.include_router(pages.router())
     handle_problems(app)
     return Edge(
         app, max_body_bytes=settings.max_body_bytes, other_limits={f"{API}/documents": settings.max_upload_bytes},

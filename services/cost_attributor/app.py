@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.cost_attributor.gateways import BillingTables, Traces
-from services.cost_attributor.loops import AnswerCostRequests, AttributeTraces
+from services.cost_attributor.loops import AnswerCostRequests, AttributeTraces, RepriceLines, ScheduleBills
 from services.cost_attributor.settings import CostAttributorSettings
 from services.cost_attributor.storage import CostStorage
 from shared.contract.channels import Channel
@@ -22,6 +22,8 @@ async def compose(process: Process, settings: CostAttributorSettings) -> Service
     warehouse = Warehouse(workspace, settings.warehouse_id, statement_seconds=settings.statement_seconds)
     traces = AttributeTraces(storage, Traces(reader), process.notes, settings)
     requests = AnswerCostRequests(storage, BillingTables(warehouse, settings.workspace_id), process.notes, settings)
+    repricing = RepriceLines(storage, process.notes, settings)
+    schedule = [ScheduleBills(storage, settings)] if settings.bill_every_seconds else []
 
     async def drain() -> None:
         if reader is not None:
@@ -29,9 +31,9 @@ async def compose(process: Process, settings: CostAttributorSettings) -> Service
         workspace.close()
 
     return Service(
-        loops=(traces, requests),
+        loops=(traces, requests, repricing, *schedule),
         hears={Channel.ATTEMPT_SETTLED: traces.hear},
-        wakes={Channel.ATTEMPT_SETTLED: (traces,), Channel.COST_REQUESTED: (requests,)},
+        wakes={Channel.ATTEMPT_SETTLED: (traces,), Channel.COST_REQUESTED: (requests, repricing)},
         drain=drain,
     )
 

@@ -59,19 +59,18 @@ class BillingTables:
         self._workspace_id = workspace_id
 
     async def read_usage(self, run_ids: Sequence[int], since: datetime) -> list[UsageRecord]:
-        """Every usage record of these runs, priced at its time; the runs were submitted at `since` or later."""
+        """Every usage record of these runs, priced at its time; the runs were submitted at `since` or later.
+
+        One statement, so at most RUNS_PER_STATEMENT runs.
+        """
         if self._workspace_id is None:
             self._workspace_id = await self._warehouse.workspace_id()
-        records: list[UsageRecord] = []
-        for first in range(0, len(run_ids), RUNS_PER_STATEMENT):
-            chunk = [str(each) for each in run_ids[first : first + RUNS_PER_STATEMENT]]
-            parameters = {
-                "workspace_id": self._workspace_id,
-                "run_ids": orjson.dumps(chunk).decode(),
-                "from_date": (since.astimezone(UTC) - timedelta(days=1)).date().isoformat(),
-            }
-            records += [_record(row) for row in await self._warehouse.query(_STATEMENT, parameters)]
-        return records
+        parameters = {
+            "workspace_id": self._workspace_id,
+            "run_ids": orjson.dumps([str(each) for each in run_ids]).decode(),
+            "from_date": (since.astimezone(UTC) - timedelta(days=1)).date().isoformat(),
+        }
+        return [_record(row) for row in await self._warehouse.query(_STATEMENT, parameters)]
 
 
 def _record(row: Row) -> UsageRecord:

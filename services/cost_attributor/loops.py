@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from uuid import UUID
 
 import structlog
 
 from services.cost_attributor import metrics
-from services.cost_attributor.gateways import BillingTables, Traces
-from services.cost_attributor.messages import Attribution, Bill, CostRequest, Finding
-from services.cost_attributor.policy import attribute, split_bill
+from services.cost_attributor.gateways import RUNS_PER_STATEMENT, BillingTables, Traces
+from services.cost_attributor.messages import Attribution, Bill, CostRequest, Finding, Repriced, Repricing, RunShare
+from services.cost_attributor.policy import attribute, in_groups, run_bills, split_bill
 from services.cost_attributor.settings import CostAttributorSettings
 from services.cost_attributor.storage import CostStorage
 from shared.contract.channels import Channel
@@ -23,6 +24,8 @@ log = structlog.get_logger()
 
 LINES_PER_TRANSACTION = 200
 HELD_TRIES = 20
+HELD_SECONDS = 0.25
+REPRICE_LEASE_SECONDS = 60.0
 
 
 class AttributeTraces:
@@ -86,6 +89,7 @@ class AnswerCostRequests:
         self, storage: CostStorage, billing: BillingTables, notes: Notes, settings: CostAttributorSettings
     ) -> None:
         self.poll_seconds = settings.billing_poll_seconds
+        self._lease_seconds = settings.statement_seconds * 2 + 60
         self._storage = storage
         self._billing = billing
         self._notes = notes
@@ -93,7 +97,7 @@ class AnswerCostRequests:
 
     async def run_once(self) -> bool:
         """Answer one request; True when there may be another."""
-        request = await self._storage.take_cost_request(self._settings.statement_seconds * 2 + 60)
+        request = await self._storage.take_cost_request(self._lease_seconds)
         if request is None:
             return False
         try:
@@ -111,33 +115,43 @@ class AnswerCostRequests:
         given_up = await self._storage.list_given_up(request.from_at, request.to_at)
         if given_up:
             await self._storage.reopen_attempts(given_up)
-        shares = await self._storage.list_run_shares(request.from_at, request.to_at)
-        runs = sorted({share.run_id for share in shares})
-        records = await self._billing.read_usage(runs, request.from_at) if runs else []
-        bills = split_bill(records, shares)
-        await self._record(bills)
-        attempts = len({bill.attempt_id for bill in bills})
-        await self._storage.finish_cost_request(request.id, "done", attempts=attempts, records=len(records))
-        metrics.BILLED.inc(len(records))
+        of_run: dict[int, list[RunShare]] = defaultdict(list)
+        for share in await self._storage.list_run_shares(request.from_at, request.to_at):
+            of_run[share.run_id].append(share)
+        runs, records, attempts = sorted(of_run), 0, 0
+        for first in range(0, len(runs), RUNS_PER_STATEMENT):
+            chunk = runs[first : first + RUNS_PER_STATEMENT]
+            shares = [share for run_id in chunk for share in of_run[run_id]]
+            found = await self._billing.read_usage(chunk, min(share.submitted_at for share in shares))
+            bills = split_bill(found, shares)
+            await self._record(bills)
+            await self._storage.record_run_bills(run_bills(found, shares), self._settings.bill_final_after_seconds)
+            records += len(found)
+            attempts += len({bill.attempt_id for bill in bills})
+            if not await self._storage.extend_cost_request(request.id, self._lease_seconds):
+                log.warning("lost_cost_request", request_id=str(request.id))
+                return
+        await self._storage.finish_cost_request(request.id, "done", attempts=attempts, records=records)
+        metrics.BILLED.inc(records)
         metrics.REQUESTS.labels("done").inc()
         # Also without a change: whoever asked waits to hear that there was none.
         self._notes.send(Channel.COST_CHANGED)
-        log.info("answer_cost_request", request_id=str(request.id), runs=len(runs), records=len(records))
+        log.info("answer_cost_request", request_id=str(request.id), runs=len(runs), records=records)
 
     async def _record(self, bills: Sequence[Bill]) -> None:
-        """Write all lines, those of attempts that somebody held a little later."""
-        left = sorted(bills, key=lambda bill: bill.attempt_id)
+        """Write all lines, those of runs that somebody held a little later."""
+        left = sorted(bills, key=lambda bill: (bill.record.run_id, bill.attempt_id))
         for _ in range(HELD_TRIES):
-            held: set[UUID] = set()
-            for first in range(0, len(left), LINES_PER_TRANSACTION):
-                tasks, busy = await self._storage.record_bills(left[first : first + LINES_PER_TRANSACTION])
+            held: set[int] = set()
+            for group in in_groups(left, LINES_PER_TRANSACTION):
+                tasks, busy = await self._storage.record_bills(group)
                 held |= busy
                 if tasks:
                     self._notes.send(Channel.COST_CHANGED, tasks)
-            left = [bill for bill in left if bill.attempt_id in held]
+            left = [bill for bill in left if bill.record.run_id in held]
             if not left:
                 return
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(HELD_SECONDS)
         raise TransientError("some attempts stayed locked while the bill was written", reason="busy")
 
     async def _not_now(self, request: CostRequest, error: TransientError) -> None:
@@ -154,3 +168,63 @@ class AnswerCostRequests:
         metrics.REQUESTS.labels("failed").inc()
         self._notes.send(Channel.COST_CHANGED)
         log.warning("finish_cost_request", request_id=str(request.id), status="failed", error=message)
+
+
+class ScheduleBills:
+    """Asks for the bill of the last days where nobody did for a while; off unless an interval is set."""
+
+    name = "schedule_bills"
+
+    def __init__(self, storage: CostStorage, settings: CostAttributorSettings) -> None:
+        self.poll_seconds = max(settings.billing_poll_seconds, settings.bill_every_seconds / 20)
+        self._storage = storage
+        self._every = settings.bill_every_seconds
+        self._window = settings.bill_final_after_seconds
+
+    async def run_once(self) -> bool:
+        """Ask when it is time to; the other loop answers at its next poll."""
+        request = await self._storage.schedule_cost_request(self._every, self._window)
+        if request is not None:
+            log.info("schedule_cost_request", request_id=str(request))
+        return False
+
+
+class RepriceLines:
+    """Prices history anew when a person asks, a little at a time, and keeps every old figure."""
+
+    name = "reprice_lines"
+
+    def __init__(self, storage: CostStorage, notes: Notes, settings: CostAttributorSettings) -> None:
+        self.poll_seconds = settings.billing_poll_seconds
+        self._storage = storage
+        self._notes = notes
+
+    async def run_once(self) -> bool:
+        """Meet one wish to its end; True when there may be another."""
+        wish = await self._storage.take_repricing(REPRICE_LEASE_SECONDS)
+        if wish is None:
+            return False
+        after, changed = wish.after_attempt, 0
+        while (done := await self._step(wish, after)) is not None:
+            changed += done.changed
+            if done.tasks:
+                self._notes.send(Channel.COST_CHANGED, done.tasks)
+            if done.after_attempt is None:
+                await self._storage.finish_repricing(wish.id, "done")
+                break
+            after = done.after_attempt
+        # Also without a change: whoever asked waits to hear that there was none.
+        self._notes.send(Channel.COST_CHANGED)
+        log.info("reprice_lines", repricing_id=str(wish.id), changed=changed)
+        return True
+
+    async def _step(self, wish: Repricing, after: UUID | None) -> Repriced | None:
+        for _ in range(HELD_TRIES):
+            try:
+                return await self._storage.reprice(wish, after, LINES_PER_TRANSACTION, REPRICE_LEASE_SECONDS)
+            except TransientError as error:
+                if error.reason != "busy":
+                    raise
+                await asyncio.sleep(HELD_SECONDS)
+        # Its lease ends, and somebody goes on from where it came.
+        raise TransientError("an attempt stayed locked while history was priced anew", reason="busy")

@@ -50,12 +50,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the ledger. Without an amount the parts are priced by the table, each by its model and time."""
+    """One line of the ledger. Without an amount the parts are priced by the table, each by its model and time.
+
+    A line that is not whole may learn of more: its trace never ended, or its agent did not count every model.
+    """
 
     source: str
     record_id: str
     attempt_id: UUID
     task_id: UUID
+    kind: str
     model: str | None
     input_tokens: int | None
     output_tokens: int | None
@@ -64,6 +68,7 @@ class Line:
     amount: Decimal | None
     used_at: datetime
     parts: list[Part]
+    is_whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +92,45 @@ class CostRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Repricing:
+    """A person's wish to have usage in [from, to) at the prices of now; `after_attempt` is how far it came."""
+
+    id: UUID
+    from_at: datetime
+    to_at: datetime
+    models: list[str] | None
+    after_attempt: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repriced:
+    """What one step of a repricing did; `after_attempt` is None when nothing was left to do."""
+
+    after_attempt: UUID | None
+    tasks: list[UUID]
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunShare:
-    """One attempt that a run carried, and how long it took of it."""
+    """One attempt that a run carried, and how long it took of it. `finished_at` is None while it goes on."""
 
     run_id: int
     attempt_id: UUID
     task_id: UUID
-    seconds: float
+    submitted_at: datetime
+    finished_at: datetime | None
+    seconds: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class RunBill:
+    """How much of the bill of a run was found. `ended_at` is None while one of its attempts goes on."""
+
+    run_id: int
+    records: int
+    submitted_at: datetime
+    ended_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ What counts, in this order:
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -23,12 +24,14 @@ from services.cost_attributor.messages import (
     Finding,
     Line,
     Part,
+    RunBill,
     RunShare,
     UsageRecord,
 )
 
 NO_MODEL = "no_model_called"
 NO_RUN = "no_run"
+NO_MACHINE = "no_machine"
 CALLBACK = "callback"
 _COUNTERS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _EXACT = Decimal("0.000000000001")
@@ -63,7 +66,8 @@ def attribute(attempt: EndedAttempt, traces: Sequence[Traced], *, unknown_after:
     if telling:
         return _by_traces(attempt, traces, telling, reported, is_overdue=is_overdue)
     if attempt.never_ran:
-        return Attribution(attempt, Finding.FINAL, [_zero(attempt, NO_RUN)])
+        # Nothing ran: neither a model nor a machine.
+        return Attribution(attempt, Finding.FINAL, [_zero(attempt, NO_RUN), _zero(attempt, NO_MACHINE, "compute")])
     if attempt.usage == []:
         return Attribution(attempt, Finding.FINAL, [_zero(attempt, NO_MODEL)])
     # A trace that was read back complete by its agent will not learn of usage later.
@@ -75,7 +79,7 @@ def attribute(attempt: EndedAttempt, traces: Sequence[Traced], *, unknown_after:
         return Attribution(attempt, Finding.UNKNOWN if is_overdue else Finding.PENDING, [])
     is_whole = len(reported) == len(attempt.usage or [])
     finding = Finding.FINAL if is_whole else Finding.PARTIAL
-    return Attribution(attempt, finding, [_line(attempt, "callback", CALLBACK, reported, None)])
+    return Attribution(attempt, finding, [_line(attempt, "callback", CALLBACK, reported, is_whole=is_whole)])
 
 
 def _by_traces(
@@ -89,7 +93,10 @@ def _by_traces(
     finished = all(trace.is_ended for trace in traces)
     if not finished and not is_overdue:
         return Attribution(attempt, Finding.PENDING, [])
-    lines = [_line(attempt, "trace", trace.trace_id, _parts_of(trace, reported), trace.cost) for trace in telling]
+    lines = [
+        _line(attempt, "trace", trace.trace_id, _parts_of(trace, reported), trace.cost, is_whole=trace.is_ended)
+        for trace in telling
+    ]
     seen = sum(getattr(trace, name) or 0 for trace in telling for name in _COUNTERS)
     counted = sum(getattr(part, name) for part in reported for name in _COUNTERS)
     finding = Finding.FINAL if finished else Finding.PARTIAL
@@ -116,18 +123,20 @@ def _parts_of(trace: Traced, reported: list[Part]) -> list[Part]:
     return [Part(None, *totals)]
 
 
-def _line(attempt: EndedAttempt, source: str, record_id: str, parts: list[Part], amount: Decimal | None) -> Line:
+def _line(
+    attempt: EndedAttempt, source: str, record_id: str, parts: list[Part], amount: Decimal | None = None,
+    *, kind: str = "llm", is_whole: bool = True,
+) -> Line:  # fmt: skip
     models = sorted({part.model for part in parts if part.model is not None})
     sent, output, read, written = (sum(getattr(part, name) for part in parts) for name in _COUNTERS)
     return Line(
-        source, record_id, attempt.attempt_id, attempt.task_id, ", ".join(models)[:200] or None, sent, output,
-        read, written, amount,
-        attempt.used_at, parts,
+        source, record_id, attempt.attempt_id, attempt.task_id, kind, ", ".join(models)[:200] or None, sent, output,
+        read, written, amount, attempt.used_at, parts, is_whole,
     )  # fmt: skip
 
 
-def _zero(attempt: EndedAttempt, why: str) -> Line:
-    return _line(attempt, "callback", why, [], Decimal(0))
+def _zero(attempt: EndedAttempt, why: str, kind: str = "llm") -> Line:
+    return _line(attempt, "callback", why, [], Decimal(0), kind=kind)
 
 
 def split_bill(records: Iterable[UsageRecord], shares: Sequence[RunShare]) -> list[Bill]:
@@ -143,7 +152,7 @@ def split_bill(records: Iterable[UsageRecord], shares: Sequence[RunShare]) -> li
 
 
 def _split(record: UsageRecord, shares: Sequence[RunShare]) -> list[Bill]:
-    weights = [Decimal(str(max(0.0, share.seconds))) for share in shares]
+    weights = [max(Decimal(0), share.seconds) for share in shares]
     if not sum(weights):
         weights = [Decimal(1)] * len(shares)
     whole = sum(weights, Decimal(0))
@@ -160,6 +169,44 @@ def _split(record: UsageRecord, shares: Sequence[RunShare]) -> list[Bill]:
         left -= quantity
         bills.append(Bill(record, share.attempt_id, share.task_id, quantity, amount))
     return bills
+
+
+def in_groups(bills: Sequence[Bill], size: int) -> Iterator[list[Bill]]:
+    """Bills in order of their runs, in groups of about `size` that never part a run."""
+    group: list[Bill] = []
+    for bill in bills:
+        if len(group) >= size and bill.record.run_id != group[-1].record.run_id:
+            yield group
+            group = []
+        group.append(bill)
+    if group:
+        yield group
+
+
+def run_bills(records: Iterable[UsageRecord], shares: Sequence[RunShare]) -> list[RunBill]:
+    """How many records were found of each of these runs, in the order of their ids."""
+    found = Counter(record.run_id for record in records)
+    carried: dict[int, list[RunShare]] = defaultdict(list)
+    for share in shares:
+        carried[share.run_id].append(share)
+    return [
+        RunBill(run_id, found[run_id], min(each.submitted_at for each in carried[run_id]), _end(carried[run_id]))
+        for run_id in sorted(carried)
+    ]
+
+
+def _end(shares: Sequence[RunShare]) -> datetime | None:
+    ends = [share.finished_at for share in shares if share.finished_at is not None]
+    return max(ends) if len(ends) == len(shares) else None
+
+
+def differences(changed: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """By how much the sums change where lines got another amount, by currency."""
+    found: dict[str, Decimal] = defaultdict(Decimal)
+    for line in changed:
+        found[line["old_currency"]] -= line["old_amount"] or Decimal(0)
+        found[line["currency"]] += line["amount"]
+    return {currency: format(change, "f") for currency, change in found.items() if change}
 
 
 def as_row(line: Line) -> dict[str, Any]:

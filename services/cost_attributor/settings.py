@@ -27,4 +27,10 @@ class CostAttributorSettings(BaseSettings):
     workspace_id: str | None = Field(default=None, description="default: the workspace that the SDK is logged in to")
     billing_poll_seconds: float = Field(default=10, gt=0)
     statement_seconds: float = Field(default=240, gt=0, description="time limit of one statement on the warehouse")
+    bill_final_after_seconds: float = Field(
+        default=72 * 3600, gt=0, description="a bill that is read this long after the run's end is final"
+    )
+    bill_every_seconds: float = Field(
+        default=0, ge=0, description="ask for the bill on a schedule; 0: only when a person asks"
+    )
     request_seconds: float = Field(default=1_800, gt=0, description="after which a request that cannot be met fails")

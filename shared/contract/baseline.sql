@@ -46,6 +46,15 @@ CREATE FUNCTION lockkeeper.clock() RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ SELECT coalesce(nullif(current_setting('lockkeeper.clock', true), '')::timestamptz, now()) $$;
 
+CREATE FUNCTION lockkeeper.cost_key(group_by text, zone text, agent text, customer text, status text, created_at timestamp with time zone, id uuid) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT CASE group_by WHEN 'agent' THEN agent WHEN 'customer' THEN customer WHEN 'status' THEN status
+                         WHEN 'day' THEN to_char(created_at AT TIME ZONE zone, 'YYYY-MM-DD')
+                         WHEN 'month' THEN to_char(created_at AT TIME ZONE zone, 'YYYY-MM')
+                         WHEN 'task' THEN id::text END
+$$;
+
 CREATE FUNCTION lockkeeper.uuid7() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     AS $$
@@ -57,16 +66,109 @@ CREATE FUNCTION lockkeeper.uuid7() RETURNS uuid
             52, 1), 53, 1), 'hex')::uuid
 $$;
 
-CREATE TABLE lockkeeper.documents (
-    id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
-    name text NOT NULL,
-    volume_path text NOT NULL,
-    sha256 text NOT NULL,
-    bytes bigint NOT NULL,
-    pages integer,
+CREATE TABLE agent_ops.agent_messages (
+    message_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    turn smallint NOT NULL,
+    "position" smallint NOT NULL,
+    role text NOT NULL,
+    state text NOT NULL,
+    content text DEFAULT ''::text NOT NULL,
+    tool_calls jsonb DEFAULT '[]'::jsonb NOT NULL,
+    reading jsonb,
+    raw jsonb,
+    model text,
+    input_tokens bigint,
+    output_tokens bigint,
+    cache_read_tokens bigint,
+    trace_id text,
+    error jsonb,
+    fence integer DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    finished_at timestamp with time zone,
+    CONSTRAINT agent_messages_role_check CHECK ((role = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text]))),
+    CONSTRAINT agent_messages_state_check CHECK ((state = ANY (ARRAY['running'::text, 'complete'::text, 'failed'::text])))
+);
+
+ALTER TABLE ONLY agent_ops.agent_messages REPLICA IDENTITY FULL;
+
+CREATE TABLE agent_ops.agent_runs (
+    run_id uuid NOT NULL,
+    workflow_id text NOT NULL,
+    temporal_run_id text,
+    user_name text NOT NULL,
+    applicant text NOT NULL,
+    amount numeric NOT NULL,
+    purpose text NOT NULL,
+    model text NOT NULL,
+    turn_limit smallint NOT NULL,
+    request jsonb NOT NULL,
+    options jsonb DEFAULT '{}'::jsonb NOT NULL,
+    idempotency_key text,
+    request_digest text NOT NULL,
+    state text DEFAULT 'starting'::text NOT NULL,
+    outcome text,
+    turn smallint DEFAULT 0 NOT NULL,
+    seq integer DEFAULT 0 NOT NULL,
+    review_id uuid,
+    review_opened_at timestamp with time zone,
+    review_expires_at timestamp with time zone,
+    review_reminded_at timestamp with time zone,
+    recommendation jsonb,
+    policy jsonb,
+    input_tokens bigint DEFAULT 0 NOT NULL,
+    output_tokens bigint DEFAULT 0 NOT NULL,
+    cache_read_tokens bigint DEFAULT 0 NOT NULL,
+    error jsonb,
+    start_attempts integer DEFAULT 0 NOT NULL,
+    next_start_at timestamp with time zone,
+    cancel_requested_at timestamp with time zone,
+    cancel_requested_by text,
+    next_cancel_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    updated_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    CONSTRAINT agent_runs_amount_check CHECK ((amount > (0)::numeric)),
+    CONSTRAINT agent_runs_outcome_check CHECK ((outcome = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'failed'::text]))),
+    CONSTRAINT agent_runs_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'awaiting_review'::text, 'completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
+    CONSTRAINT agent_runs_turn_limit_check CHECK (((turn_limit >= 1) AND (turn_limit <= 100))),
+    CONSTRAINT run_finished_means_terminal CHECK (((finished_at IS NOT NULL) = (state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))))
+);
+
+ALTER TABLE ONLY agent_ops.agent_runs REPLICA IDENTITY FULL;
+
+CREATE TABLE lockkeeper.cost_entries (
+    source text NOT NULL,
+    record_id text NOT NULL,
+    attempt_id uuid NOT NULL,
+    task_id uuid NOT NULL,
+    kind text NOT NULL,
+    model text,
+    input_tokens bigint,
+    output_tokens bigint,
+    cache_read_tokens bigint,
+    cache_write_tokens bigint,
+    quantity numeric,
+    unit text,
+    sku text,
+    amount numeric,
+    currency text DEFAULT 'USD'::text NOT NULL,
+    priced_by text,
+    price_id bigint,
+    record_type text,
+    usage_start_at timestamp with time zone,
+    usage_end_at timestamp with time zone,
+    recorded_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    agent text,
     customer text,
-    uploaded_by text NOT NULL,
-    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
+    parts jsonb,
+    list_amount numeric,
+    is_whole boolean DEFAULT true NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    reason text DEFAULT 'read'::text NOT NULL,
+    CONSTRAINT cost_entries_kind_check CHECK ((kind = ANY (ARRAY['llm'::text, 'compute'::text]))),
+    CONSTRAINT cost_entries_priced_by_check CHECK ((priced_by = ANY (ARRAY['trace'::text, 'price_table'::text, 'bill'::text])))
 );
 
 CREATE TABLE lockkeeper.task_attempts (
@@ -159,6 +261,78 @@ CREATE TABLE lockkeeper.tasks (
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
 
+CREATE VIEW lockkeeper.cost_lines AS
+ SELECT c.source,
+    c.record_id,
+    c.attempt_id,
+    c.task_id,
+    c.kind,
+    c.model,
+    c.input_tokens,
+    c.output_tokens,
+    c.cache_read_tokens,
+    c.cache_write_tokens,
+    c.quantity,
+    c.unit,
+    c.sku,
+    c.amount,
+    c.list_amount,
+    c.currency,
+    c.priced_by,
+    c.price_id,
+    c.record_type,
+    c.usage_start_at,
+    c.usage_end_at,
+    c.recorded_at,
+    c.is_whole,
+    c.version,
+    c.reason,
+    c.parts,
+    COALESCE(c.agent, x.agent,
+        CASE c.source
+            WHEN 'underwriting'::text THEN 'underwriting'::text
+            ELSE NULL::text
+        END) AS agent,
+    COALESCE(c.customer, t.customer, r.applicant) AS customer,
+    x.attempt,
+    COALESCE(x.status,
+        CASE c.source
+            WHEN 'underwriting'::text THEN 'completed'::text
+            ELSE NULL::text
+        END) AS outcome,
+    x.run_id,
+    x.pages,
+    COALESCE(t.created_at, r.created_at) AS task_created_at
+   FROM (((lockkeeper.cost_entries c
+     LEFT JOIN lockkeeper.task_attempts x ON ((x.id = c.attempt_id)))
+     LEFT JOIN lockkeeper.tasks t ON ((t.id = c.task_id)))
+     LEFT JOIN agent_ops.agent_runs r ON (((c.source = 'underwriting'::text) AND (r.run_id = c.task_id))))
+  WHERE (NOT ((c.source = 'callback'::text) AND (c.kind = 'llm'::text) AND (EXISTS ( SELECT
+           FROM lockkeeper.cost_entries o
+          WHERE ((o.attempt_id = c.attempt_id) AND (o.source = 'trace'::text))))));
+
+CREATE TABLE lockkeeper.documents (
+    id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
+    name text NOT NULL,
+    volume_path text NOT NULL,
+    sha256 text NOT NULL,
+    bytes bigint NOT NULL,
+    pages integer,
+    customer text,
+    uploaded_by text NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
+);
+
+CREATE TABLE lockkeeper.run_bills (
+    run_id bigint NOT NULL,
+    status text NOT NULL,
+    ended_at timestamp with time zone,
+    submitted_at timestamp with time zone NOT NULL,
+    records integer NOT NULL,
+    read_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    CONSTRAINT run_bills_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'preliminary'::text, 'final'::text, 'unknown'::text])))
+);
+
 CREATE VIEW lockkeeper.task_costs AS
  SELECT t.id AS task_id,
     t.agent,
@@ -177,7 +351,9 @@ CREATE VIEW lockkeeper.task_costs AS
     c.compute_cost,
     c.retry_cost,
     COALESCE(c.currency, 'USD'::text) AS currency,
-    COALESCE(c.cost_status, 'pending'::text) AS cost_status
+    COALESCE(c.cost_status, 'pending'::text) AS cost_status,
+    c.superseded_cost,
+    COALESCE(c.compute_status, 'pending'::text) AS compute_status
    FROM (lockkeeper.tasks t
      LEFT JOIN LATERAL ( SELECT count(*) AS attempts,
             max(x.pages) AS pages,
@@ -194,9 +370,146 @@ CREATE VIEW lockkeeper.task_costs AS
                     WHEN bool_or((x.cost_status = 'unknown'::text)) THEN 'unknown'::text
                     WHEN bool_or((x.cost_status = 'partial'::text)) THEN 'partial'::text
                     ELSE 'final'::text
-                END AS cost_status
-           FROM lockkeeper.task_attempts x
+                END AS cost_status,
+            sum((COALESCE(x.llm_cost, (0)::numeric) + COALESCE(x.compute_cost, (0)::numeric))) FILTER (WHERE ((x.status = 'superseded'::text) AND ((x.llm_cost IS NOT NULL) OR (x.compute_cost IS NOT NULL)))) AS superseded_cost,
+                CASE
+                    WHEN bool_or(((x.compute_cost IS NULL) AND (b.status IS DISTINCT FROM 'unknown'::text))) THEN 'pending'::text
+                    WHEN bool_or((b.status = 'unknown'::text)) THEN 'unknown'::text
+                    WHEN bool_or(((x.run_id IS NOT NULL) AND (b.status IS DISTINCT FROM 'final'::text))) THEN 'preliminary'::text
+                    ELSE 'final'::text
+                END AS compute_status
+           FROM (lockkeeper.task_attempts x
+             LEFT JOIN lockkeeper.run_bills b ON ((b.run_id = x.run_id)))
           WHERE ((x.task_id = t.id) AND (x.status <> 'released'::text))) c ON (true));
+
+CREATE VIEW lockkeeper.work_costs AS
+ SELECT t.id,
+    t.agent,
+    t.customer,
+    t.status,
+    t.created_at,
+    t.labels,
+    d.name AS document_name,
+    c.currency,
+    true AS is_first,
+    c.attempts,
+    c.pages,
+    c.input_tokens,
+    c.output_tokens,
+    c.cache_read_tokens,
+    c.cache_write_tokens,
+    c.llm_cost,
+    c.compute_cost,
+    c.retry_cost,
+    c.superseded_cost,
+        CASE
+            WHEN (c.attempts = 0) THEN 'final'::text
+            ELSE c.cost_status
+        END AS cost_status,
+        CASE
+            WHEN (c.attempts = 0) THEN 'final'::text
+            ELSE c.compute_status
+        END AS compute_status
+   FROM ((lockkeeper.tasks t
+     JOIN lockkeeper.task_costs c ON ((c.task_id = t.id)))
+     LEFT JOIN lockkeeper.documents d ON ((d.id = t.document_id)))
+UNION ALL
+ SELECT t.id,
+    t.agent,
+    t.customer,
+    t.status,
+    t.created_at,
+    t.labels,
+    d.name AS document_name,
+    l.currency,
+    false AS is_first,
+    0 AS attempts,
+    NULL::integer AS pages,
+    NULL::bigint AS input_tokens,
+    NULL::bigint AS output_tokens,
+    NULL::bigint AS cache_read_tokens,
+    NULL::bigint AS cache_write_tokens,
+    l.llm_cost,
+    l.compute_cost,
+    l.retry_cost,
+    l.superseded_cost,
+    'final'::text AS cost_status,
+    'final'::text AS compute_status
+   FROM ((( SELECT c.task_id,
+            c.currency,
+            sum(c.amount) FILTER (WHERE (c.kind = 'llm'::text)) AS llm_cost,
+            sum(c.amount) FILTER (WHERE (c.kind = 'compute'::text)) AS compute_cost,
+            sum(c.amount) FILTER (WHERE (c.outcome <> 'completed'::text)) AS retry_cost,
+            sum(c.amount) FILTER (WHERE (c.outcome = 'superseded'::text)) AS superseded_cost
+           FROM lockkeeper.cost_lines c
+          WHERE (c.currency <> 'USD'::text)
+          GROUP BY c.task_id, c.currency) l
+     JOIN lockkeeper.tasks t ON ((t.id = l.task_id)))
+     LEFT JOIN lockkeeper.documents d ON ((d.id = t.document_id)))
+UNION ALL
+ SELECT r.run_id AS id,
+    'underwriting'::text AS agent,
+    r.applicant AS customer,
+        CASE r.state
+            WHEN 'starting'::text THEN 'enqueued'::text
+            WHEN 'running'::text THEN 'processing'::text
+            WHEN 'awaiting_review'::text THEN 'processing'::text
+            WHEN 'expired'::text THEN 'failed'::text
+            ELSE r.state
+        END AS status,
+    r.created_at,
+    '{}'::jsonb AS labels,
+    NULL::text AS document_name,
+    COALESCE(l.currency, 'USD'::text) AS currency,
+    COALESCE(l.is_first, true) AS is_first,
+    COALESCE(l.calls, (0)::bigint) AS attempts,
+    NULL::integer AS pages,
+    l.input_tokens,
+    l.output_tokens,
+    l.cache_read_tokens,
+    l.cache_write_tokens,
+    l.llm_cost,
+        CASE
+            WHEN l.is_first THEN (0)::numeric
+            ELSE NULL::numeric
+        END AS compute_cost,
+    NULL::numeric AS retry_cost,
+    NULL::numeric AS superseded_cost,
+        CASE
+            WHEN l.is_unpriced THEN 'partial'::text
+            ELSE 'final'::text
+        END AS cost_status,
+    'final'::text AS compute_status
+   FROM (agent_ops.agent_runs r
+     LEFT JOIN LATERAL ( SELECT c.currency,
+            (min(c.currency) OVER () = c.currency) AS is_first,
+            count(*) AS calls,
+            (sum(c.input_tokens))::bigint AS input_tokens,
+            (sum(c.output_tokens))::bigint AS output_tokens,
+            (sum(c.cache_read_tokens))::bigint AS cache_read_tokens,
+            (sum(c.cache_write_tokens))::bigint AS cache_write_tokens,
+            sum(c.amount) AS llm_cost,
+            bool_or((c.amount IS NULL)) AS is_unpriced
+           FROM (agent_ops.agent_messages m
+             JOIN lockkeeper.cost_entries c ON (((c.attempt_id = m.message_id) AND (c.source = 'underwriting'::text))))
+          WHERE (m.run_id = r.run_id)
+          GROUP BY c.currency) l ON (true));
+
+CREATE FUNCTION lockkeeper.find_costs(statuses text[], agents text[], customers text[], from_at timestamp with time zone, to_at timestamp with time zone, with_text text, with_labels jsonb, label_keys text[]) RETURNS SETOF lockkeeper.work_costs
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT w.*
+      FROM lockkeeper.work_costs w
+     WHERE (statuses IS NULL OR w.status = ANY (statuses))
+       AND (agents IS NULL OR w.agent = ANY (agents))
+       AND (customers IS NULL OR w.customer = ANY (customers))
+       AND w.created_at >= coalesce(from_at, '-infinity')
+       AND w.created_at < coalesce(to_at, 'infinity')
+       AND (with_text IS NULL OR w.document_name ILIKE with_text OR w.customer ILIKE with_text
+            OR w.id::text ILIKE with_text)
+       AND (with_labels IS NULL OR w.labels @> with_labels)
+       AND (label_keys IS NULL OR w.labels ?& label_keys)
+$$;
 
 CREATE VIEW lockkeeper.task_overview AS
  SELECT t.id,
@@ -272,6 +585,25 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE FUNCTION lockkeeper.keep_entry() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    INSERT INTO lockkeeper.cost_entry_versions SELECT OLD.*;
+    NEW.version := OLD.version + 1;
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION lockkeeper.keep_price() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    INSERT INTO lockkeeper.retired_prices SELECT OLD.*;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION lockkeeper.log_agent() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog'
@@ -324,6 +656,23 @@ CREATE FUNCTION lockkeeper.next_period(period text) RETURNS timestamp with time 
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$
     SELECT (date_trunc(period, lockkeeper.clock() AT TIME ZONE 'UTC') + ('1 ' || period)::interval) AT TIME ZONE 'UTC'
+$$;
+
+CREATE FUNCTION lockkeeper.price_parts(parts jsonb, used_at timestamp with time zone) RETURNS TABLE(amount numeric, currency text, price_id bigint)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT CASE WHEN count(m.id) = count(*) AND count(DISTINCT m.currency) = 1 THEN sum(
+               u.input_tokens * m.input_price + u.output_tokens * m.output_price
+               + u.cache_read_tokens * m.cache_read_price + u.cache_write_tokens * m.cache_write_price)
+               * 0.000001 END,
+           min(m.currency), CASE WHEN count(*) = 1 THEN min(m.id) END
+      FROM jsonb_to_recordset(parts) AS u (
+           model text, input_tokens bigint, output_tokens bigint, cache_read_tokens bigint, cache_write_tokens bigint)
+      LEFT JOIN LATERAL (
+           SELECT * FROM lockkeeper.model_prices m
+            WHERE m.model = u.model AND m.valid_from <= used_at AND (m.valid_to IS NULL OR used_at < m.valid_to)
+            ORDER BY m.currency <> 'USD', m.valid_from DESC
+            LIMIT 1) m ON true
 $$;
 
 CREATE FUNCTION lockkeeper.refuse_transition() RETURNS trigger
@@ -591,32 +940,6 @@ CREATE FUNCTION lockkeeper.waiting_reasons(of_tasks uuid[]) RETURNS TABLE(task_i
       FROM me LEFT JOIN room ON room.agent = me.agent
 $$;
 
-CREATE TABLE agent_ops.agent_messages (
-    message_id uuid NOT NULL,
-    run_id uuid NOT NULL,
-    turn smallint NOT NULL,
-    "position" smallint NOT NULL,
-    role text NOT NULL,
-    state text NOT NULL,
-    content text DEFAULT ''::text NOT NULL,
-    tool_calls jsonb DEFAULT '[]'::jsonb NOT NULL,
-    reading jsonb,
-    raw jsonb,
-    model text,
-    input_tokens bigint,
-    output_tokens bigint,
-    cache_read_tokens bigint,
-    trace_id text,
-    error jsonb,
-    fence integer DEFAULT 0 NOT NULL,
-    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
-    finished_at timestamp with time zone,
-    CONSTRAINT agent_messages_role_check CHECK ((role = ANY (ARRAY['system'::text, 'user'::text, 'assistant'::text]))),
-    CONSTRAINT agent_messages_state_check CHECK ((state = ANY (ARRAY['running'::text, 'complete'::text, 'failed'::text])))
-);
-
-ALTER TABLE ONLY agent_ops.agent_messages REPLICA IDENTITY FULL;
-
 CREATE TABLE agent_ops.agent_review_decisions (
     decision_id uuid NOT NULL,
     run_id uuid NOT NULL,
@@ -643,52 +966,6 @@ CREATE TABLE agent_ops.agent_review_decisions (
 );
 
 ALTER TABLE ONLY agent_ops.agent_review_decisions REPLICA IDENTITY FULL;
-
-CREATE TABLE agent_ops.agent_runs (
-    run_id uuid NOT NULL,
-    workflow_id text NOT NULL,
-    temporal_run_id text,
-    user_name text NOT NULL,
-    applicant text NOT NULL,
-    amount numeric NOT NULL,
-    purpose text NOT NULL,
-    model text NOT NULL,
-    turn_limit smallint NOT NULL,
-    request jsonb NOT NULL,
-    options jsonb DEFAULT '{}'::jsonb NOT NULL,
-    idempotency_key text,
-    request_digest text NOT NULL,
-    state text DEFAULT 'starting'::text NOT NULL,
-    outcome text,
-    turn smallint DEFAULT 0 NOT NULL,
-    seq integer DEFAULT 0 NOT NULL,
-    review_id uuid,
-    review_opened_at timestamp with time zone,
-    review_expires_at timestamp with time zone,
-    review_reminded_at timestamp with time zone,
-    recommendation jsonb,
-    policy jsonb,
-    input_tokens bigint DEFAULT 0 NOT NULL,
-    output_tokens bigint DEFAULT 0 NOT NULL,
-    cache_read_tokens bigint DEFAULT 0 NOT NULL,
-    error jsonb,
-    start_attempts integer DEFAULT 0 NOT NULL,
-    next_start_at timestamp with time zone,
-    cancel_requested_at timestamp with time zone,
-    cancel_requested_by text,
-    next_cancel_at timestamp with time zone,
-    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
-    started_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    updated_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
-    CONSTRAINT agent_runs_amount_check CHECK ((amount > (0)::numeric)),
-    CONSTRAINT agent_runs_outcome_check CHECK ((outcome = ANY (ARRAY['approved'::text, 'denied'::text, 'expired'::text, 'cancelled'::text, 'failed'::text]))),
-    CONSTRAINT agent_runs_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'awaiting_review'::text, 'completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))),
-    CONSTRAINT agent_runs_turn_limit_check CHECK (((turn_limit >= 1) AND (turn_limit <= 100))),
-    CONSTRAINT run_finished_means_terminal CHECK (((finished_at IS NOT NULL) = (state = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text, 'expired'::text]))))
-);
-
-ALTER TABLE ONLY agent_ops.agent_runs REPLICA IDENTITY FULL;
 
 CREATE TABLE agent_ops.agent_tool_calls (
     tool_call_id uuid NOT NULL,
@@ -746,32 +1023,6 @@ CREATE TABLE agent_ops.metrics (
 );
 
 ALTER TABLE ONLY agent_ops.metrics REPLICA IDENTITY FULL;
-
-CREATE TABLE lockkeeper.cost_entries (
-    source text NOT NULL,
-    record_id text NOT NULL,
-    attempt_id uuid NOT NULL,
-    task_id uuid NOT NULL,
-    kind text NOT NULL,
-    model text,
-    input_tokens bigint,
-    output_tokens bigint,
-    cache_read_tokens bigint,
-    cache_write_tokens bigint,
-    quantity numeric,
-    unit text,
-    sku text,
-    amount numeric,
-    currency text DEFAULT 'USD'::text NOT NULL,
-    priced_by text,
-    price_id bigint,
-    record_type text,
-    usage_start_at timestamp with time zone,
-    usage_end_at timestamp with time zone,
-    recorded_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
-    CONSTRAINT cost_entries_kind_check CHECK ((kind = ANY (ARRAY['llm'::text, 'compute'::text]))),
-    CONSTRAINT cost_entries_priced_by_check CHECK ((priced_by = ANY (ARRAY['trace'::text, 'price_table'::text, 'bill'::text])))
-);
 
 CREATE VIEW agent_ops.run_overview AS
  SELECT r.run_id,
@@ -1111,6 +1362,187 @@ CREATE VIEW lockkeeper.budget_state AS
           WHERE ((r_1.day >= p.month) AND (x.llm_cost IS NULL) AND (x.status <> 'released'::text) AND ((x.finished_at IS NULL) OR (x.run_id IS NOT NULL)))) r)
   WHERE (COALESCE(b.daily_budget, b.monthly_budget) IS NOT NULL);
 
+CREATE TABLE lockkeeper.cost_entry_versions (
+    source text CONSTRAINT cost_entries_source_not_null NOT NULL,
+    record_id text CONSTRAINT cost_entries_record_id_not_null NOT NULL,
+    attempt_id uuid CONSTRAINT cost_entries_attempt_id_not_null NOT NULL,
+    task_id uuid CONSTRAINT cost_entries_task_id_not_null NOT NULL,
+    kind text CONSTRAINT cost_entries_kind_not_null NOT NULL,
+    model text,
+    input_tokens bigint,
+    output_tokens bigint,
+    cache_read_tokens bigint,
+    cache_write_tokens bigint,
+    quantity numeric,
+    unit text,
+    sku text,
+    amount numeric,
+    currency text CONSTRAINT cost_entries_currency_not_null NOT NULL,
+    priced_by text,
+    price_id bigint,
+    record_type text,
+    usage_start_at timestamp with time zone,
+    usage_end_at timestamp with time zone,
+    recorded_at timestamp with time zone CONSTRAINT cost_entries_recorded_at_not_null NOT NULL,
+    agent text,
+    customer text,
+    parts jsonb,
+    list_amount numeric,
+    is_whole boolean CONSTRAINT cost_entries_is_whole_not_null NOT NULL,
+    version integer CONSTRAINT cost_entries_version_not_null NOT NULL,
+    reason text CONSTRAINT cost_entries_reason_not_null NOT NULL,
+    replaced_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE VIEW lockkeeper.cost_forecast AS
+ WITH history AS MATERIALIZED (
+         SELECT a_1.name AS agent,
+            h_1.llm_tasks,
+            h_1.llm_cost,
+            h_1.llm_tokens,
+            h_1.compute_tasks,
+            h_1.compute_cost,
+            h_1.compute_tokens
+           FROM (lockkeeper.agents a_1
+             CROSS JOIN LATERAL ( SELECT count(c.llm_cost) AS llm_tasks,
+                    sum(c.llm_cost) AS llm_cost,
+                    sum(p.tokens) FILTER (WHERE (c.llm_cost IS NOT NULL)) AS llm_tokens,
+                    count(c.compute_cost) AS compute_tasks,
+                    sum(c.compute_cost) AS compute_cost,
+                    sum(p.tokens) FILTER (WHERE (c.compute_cost IS NOT NULL)) AS compute_tokens
+                   FROM (( SELECT t_1.id,
+                            COALESCE(t_1.estimated_tokens, a_1.default_tokens) AS tokens
+                           FROM lockkeeper.tasks t_1
+                          WHERE ((t_1.agent = a_1.name) AND (t_1.status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text])) AND (t_1.created_at >= (lockkeeper.clock() - '30 days'::interval)))
+                          ORDER BY t_1.created_at DESC, t_1.id DESC
+                         LIMIT 1000) p
+                     JOIN lockkeeper.task_costs c ON ((c.task_id = p.id)))
+                  WHERE (c.attempts > 0)) h_1)
+        )
+ SELECT t.id AS task_id,
+    t.agent,
+    t.customer,
+    t.created_at,
+    COALESCE(t.estimated_tokens, a.default_tokens) AS tokens,
+    (((COALESCE(t.estimated_tokens, a.default_tokens))::numeric * h.llm_cost) / NULLIF(h.llm_tokens, (0)::numeric)) AS llm_forecast,
+    (((COALESCE(t.estimated_tokens, a.default_tokens))::numeric * h.compute_cost) / NULLIF(h.compute_tokens, (0)::numeric)) AS compute_forecast,
+    'USD'::text AS currency,
+    COALESCE(h.llm_tasks, (0)::bigint) AS llm_tasks,
+    COALESCE(h.compute_tasks, (0)::bigint) AS compute_tasks
+   FROM ((lockkeeper.tasks t
+     LEFT JOIN lockkeeper.agents a ON ((a.name = t.agent)))
+     LEFT JOIN history h ON ((h.agent = t.agent)))
+  WHERE (t.status = 'enqueued'::text);
+
+CREATE VIEW lockkeeper.cost_reconciliation AS
+ WITH second AS (
+         SELECT d.agent,
+            d.day,
+            (sum(d.cost) OVER before / NULLIF(sum(d.seconds) OVER before, (0)::numeric)) AS price
+           FROM ( SELECT x.agent,
+                    ((x.leased_at AT TIME ZONE 'UTC'::text))::date AS day,
+                    sum(x.compute_cost) AS cost,
+                    sum(EXTRACT(epoch FROM (x.finished_at - COALESCE(x.started_at, x.submitted_at, x.leased_at)))) FILTER (WHERE (x.compute_cost IS NOT NULL)) AS seconds
+                   FROM lockkeeper.task_attempts x
+                  WHERE (x.run_id IS NOT NULL)
+                  GROUP BY x.agent, (((x.leased_at AT TIME ZONE 'UTC'::text))::date)) d
+          WINDOW before AS (PARTITION BY d.agent ORDER BY d.day RANGE BETWEEN '30 days'::interval PRECEDING AND '1 day'::interval PRECEDING)
+        ), compute AS (
+         SELECT x.task_id,
+            x.agent,
+            x.compute_cost AS bill,
+                CASE
+                    WHEN (x.run_id IS NOT NULL) THEN round((s.price * EXTRACT(epoch FROM (x.finished_at - COALESCE(x.started_at, x.submitted_at, x.leased_at)))), 9)
+                    ELSE NULL::numeric
+                END AS estimate,
+            COALESCE(c.corrections, (0)::numeric) AS corrections,
+            COALESCE(c.unpriced, (0)::bigint) AS unpriced
+           FROM ((lockkeeper.task_attempts x
+             LEFT JOIN second s ON (((s.agent = x.agent) AND (s.day = ((x.leased_at AT TIME ZONE 'UTC'::text))::date))))
+             LEFT JOIN LATERAL ( SELECT sum(c_1.amount) FILTER (WHERE ((c_1.record_type <> 'ORIGINAL'::text) AND (c_1.currency = 'USD'::text))) AS corrections,
+                    count(*) FILTER (WHERE (c_1.amount IS NULL)) AS unpriced
+                   FROM lockkeeper.cost_entries c_1
+                  WHERE ((c_1.attempt_id = x.id) AND (c_1.kind = 'compute'::text))) c ON (true))
+          WHERE (x.status <> 'released'::text)
+        ), line AS (
+         SELECT l.source,
+            l.record_id,
+            l.attempt_id,
+            l.task_id,
+            l.kind,
+            l.model,
+            l.input_tokens,
+            l.output_tokens,
+            l.cache_read_tokens,
+            l.cache_write_tokens,
+            l.quantity,
+            l.unit,
+            l.sku,
+            l.amount,
+            l.list_amount,
+            l.currency,
+            l.priced_by,
+            l.price_id,
+            l.record_type,
+            l.usage_start_at,
+            l.usage_end_at,
+            l.recorded_at,
+            l.is_whole,
+            l.version,
+            l.reason,
+            l.parts,
+            l.agent,
+            l.customer,
+            l.attempt,
+            l.outcome,
+            l.run_id,
+            l.pages,
+            l.task_created_at,
+                CASE l.priced_by
+                    WHEN 'price_table'::text THEN COALESCE(l.list_amount, l.amount)
+                    ELSE l.list_amount
+                END AS listed
+           FROM lockkeeper.cost_lines l
+          WHERE (l.kind = 'llm'::text)
+        )
+ SELECT l.task_id,
+    l.agent,
+    'llm'::text AS part,
+    l.currency,
+    sum(l.listed) AS estimate,
+    sum(l.amount) AS bill,
+    (COALESCE(sum(l.amount), (0)::numeric) - COALESCE(sum(l.listed), (0)::numeric)) AS gap,
+    COALESCE(sum((l.amount - l.listed)) FILTER (WHERE (l.priced_by = 'trace'::text)), (0)::numeric) AS named_by_trace,
+    COALESCE(sum(l.amount) FILTER (WHERE (l.listed IS NULL)), (0)::numeric) AS not_in_table,
+    COALESCE(sum((l.amount - l.listed)) FILTER (WHERE (l.priced_by = 'price_table'::text)), (0)::numeric) AS older_price,
+    (0)::numeric AS not_billed_yet,
+    (0)::numeric AS no_estimate,
+    (0)::numeric AS corrections,
+    (0)::numeric AS rate,
+    (0)::bigint AS pending_attempts,
+    count(*) FILTER (WHERE (l.amount IS NULL)) AS unpriced_lines
+   FROM line l
+  GROUP BY l.task_id, l.agent, l.currency
+UNION ALL
+ SELECT c.task_id,
+    c.agent,
+    'compute'::text AS part,
+    'USD'::text AS currency,
+    sum(c.estimate) AS estimate,
+    sum(c.bill) AS bill,
+    (COALESCE(sum(c.bill), (0)::numeric) - COALESCE(sum(c.estimate), (0)::numeric)) AS gap,
+    0 AS named_by_trace,
+    0 AS not_in_table,
+    0 AS older_price,
+    (- COALESCE(sum(c.estimate) FILTER (WHERE (c.bill IS NULL)), (0)::numeric)) AS not_billed_yet,
+    COALESCE(sum(c.bill) FILTER (WHERE (c.estimate IS NULL)), (0)::numeric) AS no_estimate,
+    COALESCE(sum(c.corrections) FILTER (WHERE ((c.bill IS NOT NULL) AND (c.estimate IS NOT NULL))), (0)::numeric) AS corrections,
+    COALESCE(sum(((c.bill - c.estimate) - c.corrections)), (0)::numeric) AS rate,
+    count(*) FILTER (WHERE (c.bill IS NULL)) AS pending_attempts,
+    (sum(c.unpriced))::bigint AS unpriced_lines
+   FROM compute c
+  GROUP BY c.task_id, c.agent;
+
 CREATE TABLE lockkeeper.cost_requests (
     id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
     requested_by text NOT NULL,
@@ -1154,6 +1586,8 @@ CREATE TABLE lockkeeper.model_prices (
     valid_from timestamp with time zone NOT NULL,
     valid_to timestamp with time zone,
     note text DEFAULT ''::text NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    created_by text DEFAULT CURRENT_USER NOT NULL,
     CONSTRAINT model_prices_cache_read_price_check CHECK ((cache_read_price >= (0)::numeric)),
     CONSTRAINT model_prices_cache_write_price_check CHECK ((cache_write_price >= (0)::numeric)),
     CONSTRAINT model_prices_check CHECK ((valid_to > valid_from)),
@@ -1170,6 +1604,50 @@ ALTER TABLE lockkeeper.model_prices ALTER COLUMN id ADD GENERATED ALWAYS AS IDEN
     CACHE 1
 );
 
+CREATE VIEW lockkeeper.model_usage AS
+ SELECT l.task_id,
+    l.attempt_id,
+    l.source,
+    l.record_id,
+    l.agent,
+    l.customer,
+    l.outcome,
+    l.currency,
+    l.task_created_at,
+    u.model,
+    u.input_tokens,
+    u.output_tokens,
+    u.cache_read_tokens,
+    u.cache_write_tokens,
+    u.amount
+   FROM (lockkeeper.cost_lines l
+     CROSS JOIN LATERAL ( SELECT l.model,
+            l.input_tokens,
+            l.output_tokens,
+            l.cache_read_tokens,
+            l.cache_write_tokens,
+            l.amount
+          WHERE (l.parts IS NULL)
+        UNION ALL
+         SELECT p.model,
+            p.input_tokens,
+            p.output_tokens,
+            p.cache_read_tokens,
+            p.cache_write_tokens,
+                CASE
+                    WHEN (l.amount IS NULL) THEN NULL::numeric
+                    WHEN (p.number = 1) THEN ((l.amount - COALESCE(sum(own.amount) OVER (), (0)::numeric)) + COALESCE(own.amount, (0)::numeric))
+                    ELSE own.amount
+                END AS amount
+           FROM (ROWS FROM(jsonb_to_recordset(l.parts) AS (model text, input_tokens bigint, output_tokens bigint, cache_read_tokens bigint, cache_write_tokens bigint)) WITH ORDINALITY p(model, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, number)
+             LEFT JOIN LATERAL ( SELECT ((((((p.input_tokens)::numeric * m.input_price) + ((p.output_tokens)::numeric * m.output_price)) + ((p.cache_read_tokens)::numeric * m.cache_read_price)) + ((p.cache_write_tokens)::numeric * m.cache_write_price)) * 0.000001) AS amount
+                   FROM lockkeeper.model_prices m
+                  WHERE ((m.model = p.model) AND (m.currency = l.currency) AND (m.valid_from <= l.usage_start_at) AND ((m.valid_to IS NULL) OR (l.usage_start_at < m.valid_to)))
+                  ORDER BY m.valid_from DESC
+                 LIMIT 1) own ON (true))
+          WHERE (l.parts IS NOT NULL)) u)
+  WHERE ((l.kind = 'llm'::text) AND ((l.model IS NOT NULL) OR (l.input_tokens > 0) OR (l.output_tokens > 0)));
+
 CREATE TABLE lockkeeper.operator_audit (
     id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
     at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
@@ -1180,6 +1658,56 @@ CREATE TABLE lockkeeper.operator_audit (
     after jsonb,
     note text
 );
+
+CREATE TABLE lockkeeper.retired_prices (
+    id bigint CONSTRAINT model_prices_id_not_null NOT NULL,
+    model text CONSTRAINT model_prices_model_not_null NOT NULL,
+    currency text CONSTRAINT model_prices_currency_not_null NOT NULL,
+    input_price numeric CONSTRAINT model_prices_input_price_not_null NOT NULL,
+    output_price numeric CONSTRAINT model_prices_output_price_not_null NOT NULL,
+    cache_read_price numeric CONSTRAINT model_prices_cache_read_price_not_null NOT NULL,
+    cache_write_price numeric CONSTRAINT model_prices_cache_write_price_not_null NOT NULL,
+    valid_from timestamp with time zone CONSTRAINT model_prices_valid_from_not_null NOT NULL,
+    valid_to timestamp with time zone,
+    note text CONSTRAINT model_prices_note_not_null NOT NULL,
+    created_at timestamp with time zone CONSTRAINT model_prices_created_at_not_null NOT NULL,
+    created_by text CONSTRAINT model_prices_created_by_not_null NOT NULL,
+    retired_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    retired_by text DEFAULT lockkeeper.actor() NOT NULL
+);
+
+CREATE VIEW lockkeeper.prices_ever AS
+ SELECT p.id,
+    p.model,
+    p.currency,
+    p.input_price,
+    p.output_price,
+    p.cache_read_price,
+    p.cache_write_price,
+    p.valid_from,
+    p.valid_to,
+    p.note,
+    p.created_at,
+    p.created_by,
+    NULL::timestamp with time zone AS retired_at,
+    NULL::text AS retired_by
+   FROM lockkeeper.model_prices p
+UNION ALL
+ SELECT retired_prices.id,
+    retired_prices.model,
+    retired_prices.currency,
+    retired_prices.input_price,
+    retired_prices.output_price,
+    retired_prices.cache_read_price,
+    retired_prices.cache_write_price,
+    retired_prices.valid_from,
+    retired_prices.valid_to,
+    retired_prices.note,
+    retired_prices.created_at,
+    retired_prices.created_by,
+    retired_prices.retired_at,
+    retired_prices.retired_by
+   FROM lockkeeper.retired_prices;
 
 CREATE VIEW lockkeeper.queue_state AS
  SELECT a.name AS agent,
@@ -1214,6 +1742,26 @@ CREATE TABLE lockkeeper.replicas (
     heartbeat_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
     stopped_at timestamp with time zone,
     info jsonb DEFAULT '{}'::jsonb NOT NULL
+);
+
+CREATE TABLE lockkeeper.repricings (
+    id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
+    requested_by text NOT NULL,
+    requested_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    from_at timestamp with time zone NOT NULL,
+    to_at timestamp with time zone NOT NULL,
+    models text[],
+    status text DEFAULT 'pending'::text NOT NULL,
+    locked_by text,
+    lease_expires_at timestamp with time zone,
+    lines bigint DEFAULT 0 NOT NULL,
+    changed bigint DEFAULT 0 NOT NULL,
+    after_attempt uuid,
+    difference jsonb DEFAULT '{}'::jsonb NOT NULL,
+    error text,
+    finished_at timestamp with time zone,
+    CONSTRAINT repricings_check CHECK ((to_at > from_at)),
+    CONSTRAINT repricings_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'running'::text, 'done'::text, 'failed'::text])))
 );
 
 CREATE VIEW lockkeeper.task_contributions AS
@@ -1402,6 +1950,9 @@ ALTER TABLE ONLY lockkeeper.cost_entries
 ALTER TABLE lockkeeper.cost_entries
     ADD CONSTRAINT cost_entries_source_check CHECK ((source = ANY (ARRAY['trace'::text, 'callback'::text, 'billing'::text, 'underwriting'::text]))) NOT VALID;
 
+ALTER TABLE ONLY lockkeeper.cost_entry_versions
+    ADD CONSTRAINT cost_entry_versions_pkey PRIMARY KEY (attempt_id, source, record_id, version);
+
 ALTER TABLE ONLY lockkeeper.cost_requests
     ADD CONSTRAINT cost_requests_pkey PRIMARY KEY (id);
 
@@ -1435,8 +1986,17 @@ ALTER TABLE ONLY lockkeeper.recovered_results
 ALTER TABLE ONLY lockkeeper.replicas
     ADD CONSTRAINT replicas_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY lockkeeper.repricings
+    ADD CONSTRAINT repricings_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY lockkeeper.reservations
     ADD CONSTRAINT reservations_pkey PRIMARY KEY (attempt_id);
+
+ALTER TABLE ONLY lockkeeper.retired_prices
+    ADD CONSTRAINT retired_prices_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY lockkeeper.run_bills
+    ADD CONSTRAINT run_bills_pkey PRIMARY KEY (run_id);
 
 ALTER TABLE ONLY lockkeeper.spending
     ADD CONSTRAINT spending_pkey PRIMARY KEY (scope, name, day);
@@ -1499,7 +2059,11 @@ CREATE INDEX attempts_to_cost ON lockkeeper.task_attempts USING btree (id) WHERE
 
 CREATE INDEX cost_entries_by_attempt ON lockkeeper.cost_entries USING btree (attempt_id);
 
+CREATE INDEX cost_entries_by_task ON lockkeeper.cost_entries USING btree (task_id);
+
 CREATE INDEX cost_entries_by_time ON lockkeeper.cost_entries USING brin (recorded_at) WITH (pages_per_range='16', autosummarize='on');
+
+CREATE INDEX cost_entries_in_other_currencies ON lockkeeper.cost_entries USING btree (task_id) WHERE (currency <> 'USD'::text);
 
 CREATE INDEX cost_requests_open ON lockkeeper.cost_requests USING btree (requested_at) WHERE (status = ANY (ARRAY['pending'::text, 'running'::text]));
 
@@ -1509,9 +2073,13 @@ CREATE INDEX documents_by_digest ON lockkeeper.documents USING btree (sha256, cr
 
 CREATE INDEX recovered_to_settle ON lockkeeper.recovered_results USING btree (found_at) WHERE (settled_at IS NULL);
 
+CREATE INDEX repricings_open ON lockkeeper.repricings USING btree (requested_at) WHERE (status = ANY (ARRAY['pending'::text, 'running'::text]));
+
 CREATE INDEX reservations_by_agent ON lockkeeper.reservations USING btree (agent);
 
 CREATE INDEX reservations_by_customer ON lockkeeper.reservations USING btree (customer) WHERE (customer IS NOT NULL);
+
+CREATE INDEX run_bills_open ON lockkeeper.run_bills USING btree (submitted_at) WHERE (status = ANY (ARRAY['pending'::text, 'preliminary'::text]));
 
 CREATE INDEX task_counted_by_age ON lockkeeper.task_counted USING btree (created_at);
 
@@ -1552,6 +2120,10 @@ CREATE TRIGGER guard_budgets BEFORE INSERT OR UPDATE ON lockkeeper.customers FOR
 CREATE TRIGGER guard_limits BEFORE UPDATE OF max_concurrent_tasks, max_tpm, paused ON lockkeeper.agents FOR EACH ROW WHEN (((old.max_concurrent_tasks IS DISTINCT FROM new.max_concurrent_tasks) OR (old.max_tpm IS DISTINCT FROM new.max_tpm) OR (old.paused <> new.paused))) EXECUTE FUNCTION lockkeeper.guard_limits();
 
 CREATE TRIGGER guard_options BEFORE UPDATE OF backfill, fair_share, daily_budget, monthly_budget, circuit_failures ON lockkeeper.agents FOR EACH ROW WHEN (((old.backfill <> new.backfill) OR (old.fair_share <> new.fair_share) OR (old.daily_budget IS DISTINCT FROM new.daily_budget) OR (old.monthly_budget IS DISTINCT FROM new.monthly_budget) OR (old.circuit_failures IS DISTINCT FROM new.circuit_failures))) EXECUTE FUNCTION lockkeeper.guard_limits();
+
+CREATE TRIGGER keep_entry BEFORE UPDATE ON lockkeeper.cost_entries FOR EACH ROW WHEN (((((((((((old.amount IS DISTINCT FROM new.amount) OR (old.currency IS DISTINCT FROM new.currency)) OR (old.quantity IS DISTINCT FROM new.quantity)) OR (old.input_tokens IS DISTINCT FROM new.input_tokens)) OR (old.output_tokens IS DISTINCT FROM new.output_tokens)) OR (old.cache_read_tokens IS DISTINCT FROM new.cache_read_tokens)) OR (old.cache_write_tokens IS DISTINCT FROM new.cache_write_tokens)) OR (old.model IS DISTINCT FROM new.model)) OR (old.priced_by IS DISTINCT FROM new.priced_by)) OR (old.price_id IS DISTINCT FROM new.price_id))) EXECUTE FUNCTION lockkeeper.keep_entry();
+
+CREATE TRIGGER keep_price AFTER DELETE ON lockkeeper.model_prices FOR EACH ROW EXECUTE FUNCTION lockkeeper.keep_price();
 
 CREATE TRIGGER log_agent_changed AFTER UPDATE ON lockkeeper.agents FOR EACH ROW WHEN ((old.version <> new.version)) EXECUTE FUNCTION lockkeeper.log_agent();
 

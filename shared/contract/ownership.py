@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 OWNER_ROLE = "lockkeeper_owner"
 READER_ROLE = "lockkeeper_reader"
 SCHEMAS = ("lockkeeper", "agent_ops", "agent_policy")
-READABLE = ("task_costs", "queue_state", "spending", "agent_ops.run_overview")
+READABLE = (
+    "task_costs",
+    "queue_state",
+    "spending",
+    "cost_lines",
+    "work_costs",
+    "model_usage",
+    "cost_reconciliation",
+    "cost_forecast",
+    "prices_ever",
+    "agent_ops.run_overview",
+)
 """Views for people and BI."""
 
 
@@ -55,8 +66,19 @@ _QUEUE = (
     "customers",
     "reservations",
 )
-_COSTS = ("cost_entries", "cost_requests", "model_prices", "task_costs", "task_overview")
 _TOTALS = ("task_contributions", "task_counted", "task_totals", "totals_state")
+_COSTS = (
+    "cost_entries",
+    "cost_entry_versions",
+    "cost_requests",
+    "model_prices",
+    "repricings",
+    "run_bills",
+    "cost_lines",
+    "task_costs",
+    "task_overview",
+)
+_QUESTIONS = ("work_costs", "model_usage", "prices_ever", "cost_reconciliation", "cost_forecast")
 _REPLICA = Grant("replicas", insert=True, update=("*",))
 _EVENTS = Grant("task_events", insert=True)
 _REQUEUE = ("status", "oversized", "available_at", "deferred", "attempt_unspent", "finished_at", "error", *_LEASE)
@@ -172,12 +194,14 @@ ROLES: dict[str, ServiceRole] = {
             ),
             Grant("cost_entries", insert=True, update=("*",)),
             Grant("spending", insert=True, update=("llm_cost", "compute_cost")),
-            Grant("cost_requests", update=("*",)),
+            Grant("cost_requests", insert=True, update=("*",)),
+            Grant("repricings", update=("*",)),
+            Grant("run_bills", insert=True, update=("*",)),
         ),
     ),
     "notifier": ServiceRole((*_QUEUE, *_COSTS, *_TOTALS), (_REPLICA,)),
     "console": ServiceRole(
-        (*_QUEUE, *_COSTS, *_TOTALS, "agent_changes", "operator_audit", "attempt_results"),
+        (*_QUEUE, *_COSTS, *_QUESTIONS, *_TOTALS, "agent_changes", "operator_audit", "attempt_results"),
         (
             _REPLICA,
             Grant("task_counted", insert=True, update=("*",), delete=True),
@@ -188,7 +212,8 @@ ROLES: dict[str, ServiceRole] = {
             Grant("documents", insert=True, update=("pages",)),
             Grant("operator_audit", insert=True),
             Grant("cost_requests", insert=True),
-            Grant("model_prices", insert=True, update=("valid_to", "note")),
+            Grant("model_prices", insert=True, update=("valid_to",), delete=True),
+            Grant("repricings", insert=True),
             Grant(
                 "tasks", insert=True, update=("status", "priority", "available_at", "deferred", "finished_at", *_LEASE)
             ),

@@ -1,8 +1,9 @@
 """Which tasks are meant: the filters of lists, totals, exports, bulk actions and the event stream, read once.
 
-All of them take the same words (`status`, `agent`, `customer`, `from`, `to`, `text`, `label`), so a link
+All of them take the same words (`status`, `agent`, `customer`, `from`, `to`, `tz`, `text`, `label`), so a link
 means the same tasks everywhere. Ranges are half-open, `from` ≤ created < `to`, between instants that name
-their zone: a day is whatever the asker's zone makes of it, and days that touch never share a task.
+their zone, or are days and times of the zone that `tz` names: a day is whatever the asker's zone makes of it,
+and days that touch never share a task.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from shared.contract.errors import RejectedError
 from shared.contract.lifecycle import TaskStatus
 from shared.contract.text import clean_text
 
-PARAMETERS = ("status", "agent", "customer", "from", "to", "text", "label")
+PARAMETERS = ("status", "agent", "customer", "from", "to", "tz", "text", "label")
 
 _STATUSES = frozenset(status.value for status in TaskStatus)
 _ZONE_BEHIND_SPACE = re.compile(r" (\d{2}:?\d{2})$")
@@ -55,8 +57,9 @@ class TaskFilter:
         statuses = _split(given["status"])
         if unknown := [each for each in statuses if each not in _STATUSES]:
             raise _bad("status", f"{unknown[0]!r} is none of {', '.join(sorted(_STATUSES))}")
-        from_at = _instant("from", given["from"])
-        to_at = _instant("to", given["to"])
+        zone = _zone(given["tz"])
+        from_at = _instant("from", given["from"], zone)
+        to_at = _instant("to", given["to"], zone)
         if from_at is not None and to_at is not None and from_at >= to_at:
             raise _bad("to", "must be later than `from`")
         return cls(
@@ -119,7 +122,16 @@ def _split(values: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-def _instant(name: str, values: list[str]) -> datetime | None:
+def _zone(values: list[str]) -> ZoneInfo | None:
+    if not values:
+        return None
+    try:
+        return ZoneInfo(values[-1])
+    except (ValueError, OSError, LookupError):
+        raise _bad("tz", f"{values[-1]!r} is no time zone like Europe/Berlin") from None
+
+
+def _instant(name: str, values: list[str], zone: ZoneInfo | None) -> datetime | None:
     if not values:
         return None
     try:
@@ -127,8 +139,11 @@ def _instant(name: str, values: list[str]) -> datetime | None:
         instant = datetime.fromisoformat(_ZONE_BEHIND_SPACE.sub(r"+\1", values[-1]))
     except ValueError:
         raise _bad(name, "is not an instant like 2026-01-31T00:00:00+01:00") from None
+    if instant.tzinfo is None and zone is not None:
+        # Kept in one zone from here on: a comparison inside a zone would not see its clock being set back.
+        instant = instant.replace(tzinfo=zone).astimezone(UTC)
     if instant.tzinfo is None:
-        raise _bad(name, "needs a time zone, like 2026-01-31T00:00:00+01:00")
+        raise _bad(name, "needs a time zone, like 2026-01-31T00:00:00+01:00, or `tz`")
     if not _FIRST_YEAR <= instant.year <= _LAST_YEAR:
         raise _bad(name, f"the year must be between {_FIRST_YEAR} and {_LAST_YEAR}")
     return instant

@@ -212,58 +212,6 @@ class Summary(Answer):
     oldest_waiting_at: datetime | None
 
 
-class CostRow(Answer):
-    """What a group of tasks cost. Averages leave out tasks whose cost is pending."""
-
-    key: str | None
-    tasks: int
-    attempts: int
-    pages: int | None
-    input_tokens: int | None
-    output_tokens: int | None
-    cache_read_tokens: int | None
-    cache_write_tokens: int | None
-    llm_cost: str
-    compute_cost: str
-    total_cost: str
-    retry_cost: str
-    median_llm_cost: str
-    median_cost: str
-    cost_per_page: str
-    pending_tasks: int
-    currency: str
-    cost_status: str
-
-
-class CostPage(Answer):
-    """Costs by group."""
-
-    group_by: str
-    costs: list[CostRow]
-    next_cursor: str | None
-
-
-class RefreshAnswer(Answer):
-    """The request that the cost attributor will answer."""
-
-    request_id: UUID
-
-
-class CostRequest(Answer):
-    """How far a refresh is."""
-
-    request_id: UUID
-    status: str
-    requested_by: str
-    requested_at: datetime
-    from_at: datetime
-    to_at: datetime
-    attempts_billed: int | None
-    records: int | None
-    error: str | None
-    finished_at: datetime | None
-
-
 class AuditEntry(Answer):
     """What an operator did."""
 

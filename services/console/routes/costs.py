@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
+from urllib.parse import urlencode
 from uuid import UUID
 
-from fastapi import APIRouter, Query
-from starlette.responses import Response, StreamingResponse
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response
 
-from services.console.messages.answers import CostPage, CostRequest, RefreshAnswer, Summary
+from services.console.messages.answers import Summary
+from services.console.messages.costs import CostPage, CostRequest, LinePage, RefreshAnswer
 from services.console.messages.requests import RefreshRequest
 from services.console.policy.exports import csv_text
+from services.console.policy.figures import BY_LINE, GroupBy, zone_named
 from services.console.policy.paging import decode_cursor, encode_cursor
 from services.console.routes.given import API, PROBLEMS, Actor, Cursor, Filter, Json, Limit
+from services.console.routes.ledger import Format, csv_answer
 from services.console.storage.costs import CostStorage
+from services.console.storage.ledger import LedgerStorage
 from services.console.storage.tasks import TaskStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import MissingError, RejectedError
@@ -24,21 +30,49 @@ from shared.contract.shown import PENDING, TOKENS, UNKNOWN, UNPRICED, amount, sh
 from shared.contract.task_filter import TaskFilter
 from shared.db.notes import Notes
 
-GroupBy = Literal["task", "agent", "customer", "status"]
-Format = Literal["json", "csv"]
-
 _DAYS = 30
 _LONGEST_DAYS = 366
 _CSV_PAGE = 500
-_MONEY = ("llm_cost", "compute_cost", "total_cost", "retry_cost", "median_llm_cost", "median_cost", "cost_per_page")
-_COLUMNS = ("key", "tasks", "attempts", "pages", *TOKENS, *_MONEY, "pending_tasks", "currency", "cost_status")
+_NO_FILTER = frozenset({"group_by", "format", "cursor", "limit", "figure", "key", "currency"})
+_PARTS = ("llm_cost", "compute_cost", "total_cost", "retry_cost", "superseded_cost")
+_MONEY = (*_PARTS, "median_llm_cost", "median_cost", "p95_cost", "cost_per_page")
+_COLUMNS = (
+    "key", "tasks", "attempts", "pages", *TOKENS, *_MONEY, "pending_tasks", "preliminary_tasks", "currency",
+    "cost_status", "compute_status",
+)  # fmt: skip
+_LINE_COLUMNS = ("key", "tasks", "attempts", *TOKENS, *_PARTS, "unpriced_lines", "currency")
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """What the rows of an answer are, whose days and months, and the rest of the query."""
+
+    group_by: GroupBy
+    zone: str
+    query: tuple[tuple[str, str], ...]
+
+    def why(self, row: dict[str, Any]) -> str:
+        """Where the lines of a row stand."""
+        row_of = [("group_by", self.group_by), ("key", row["key"] or ""), ("currency", row["currency"])]
+        return f"/costs/why?{urlencode([*self.query, *row_of])}"
+
+
+def grouping(
+    request: Request,
+    group_by: GroupBy = "agent",
+    tz: Annotated[str, Query(description="the zone of days and months, and of instants that name none")] = "UTC",
+) -> Grouping:
+    """The grouping that the query means."""
+    query = [pair for pair in request.query_params.multi_items() if pair[0] not in _NO_FILTER]
+    return Grouping(group_by, zone_named(tz), tuple(query))
 
 
 class CostRoutes:
     """`/costs` and `/summary`."""
 
-    def __init__(self, storage: CostStorage, tasks: TaskStorage, notes: Notes) -> None:
+    def __init__(self, storage: CostStorage, ledger: LedgerStorage, tasks: TaskStorage, notes: Notes) -> None:
         self._storage = storage
+        self._ledger = ledger
         self._tasks = tasks
         self._notes = notes
 
@@ -46,7 +80,7 @@ class CostRoutes:
         """Paths and their answers."""
         router = APIRouter(prefix=API, tags=["costs"], responses=PROBLEMS)
         router.add_api_route("/summary", self.summary, methods=["GET"], response_model=Summary)
-        router.add_api_route("/costs", self.costs, methods=["GET"], response_model=CostPage)
+        router.add_api_route("/costs", self.costs, methods=["GET"], response_model=CostPage | LinePage)
         router.add_api_route(
             "/costs/refresh", self.refresh, methods=["POST"], status_code=202, response_model=RefreshAnswer
         )
@@ -58,15 +92,16 @@ class CostRoutes:
         return Json(shown_summary(await self._tasks.summarise_tasks(chosen)))
 
     async def costs(
-        self, chosen: Filter, group_by: GroupBy = "agent",
-        form: Annotated[Format, Query(alias="format")] = "json", cursor: Cursor = None, limit: Limit = 200,
+        self, chosen: Filter, rows_of: Annotated[Grouping, Depends(grouping)], form: Format = "json",
+        cursor: Cursor = None, limit: Limit = 200,
     ) -> Response:  # fmt: skip
-        """Costs by group; averages leave out tasks whose cost is pending. Only groups by task are paged."""
+        """Costs by group, currencies apart; averages leave out tasks whose cost is pending.
+
+        `why` of a row is the page of its lines: `&figure=` names one of its amounts. Only groups by task are paged.
+        """
+        group_by, zone = rows_of.group_by, rows_of.zone
         if form == "csv":
-            name = f"lockkeeper-costs-by-{group_by}.csv"
-            headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-            first = await anext(lines := self._csv(group_by, chosen))
-            return StreamingResponse(_chained(first, lines), headers=headers, media_type="text/csv; charset=utf-8")
+            return csv_answer(f"lockkeeper-costs-by-{group_by}.csv", await _begun(self._csv(group_by, zone, chosen)))
         following = None
         if group_by == "task":
             rows = await self._storage.list_task_costs(chosen, decode_cursor(cursor), limit)
@@ -74,8 +109,15 @@ class CostRoutes:
                 following = encode_cursor(rows[-1]["created_at"], rows[-1]["id"])
             shown = [_shown_task(row) for row in rows]
         else:
-            shown = [_shown_group(row) for row in await self._storage.sum_costs(group_by, chosen)]
+            shown = await self._groups(group_by, zone, chosen)
+        for row in shown:
+            row["why"] = rows_of.why(row)
         return Json({"group_by": group_by, "costs": shown, "next_cursor": following})
+
+    async def _groups(self, group_by: GroupBy, zone: str, chosen: TaskFilter) -> list[dict[str, Any]]:
+        if group_by in BY_LINE:
+            return [_shown_lines(row) for row in await self._ledger.sum_lines(group_by, chosen)]
+        return [_shown_group(row) for row in await self._storage.sum_costs(group_by, zone, chosen)]
 
     async def refresh(self, actor: Actor, body: RefreshRequest | None = None) -> Response:
         """Ask the billing tables; the figures arrive a little later. An open request for the range is reused."""
@@ -92,23 +134,29 @@ class CostRoutes:
             raise MissingError(f"There is no cost request {request_id}.")
         return Json(dict(row))
 
-    async def _csv(self, group_by: GroupBy, chosen: TaskFilter) -> AsyncIterator[str]:
-        heading = csv_text([[group_by, *_COLUMNS[1:]]])
+    async def _csv(self, group_by: GroupBy, zone: str, chosen: TaskFilter) -> AsyncIterator[str]:
+        columns = _LINE_COLUMNS if group_by in BY_LINE else _COLUMNS
+        heading = csv_text([[group_by, *columns[1:]]])
         if group_by != "task":
-            rows = await self._storage.sum_costs(group_by, chosen)
-            yield heading + csv_text(_line(_shown_group(row)) for row in rows)
+            yield heading + csv_text(_cells(row, columns) for row in await self._groups(group_by, zone, chosen))
             return
         rows = await self._storage.list_task_costs(chosen, (None, None), _CSV_PAGE)
-        yield heading + csv_text(_line(_shown_task(row)) for row in rows)
+        yield heading + csv_text(_cells(_shown_task(row), columns) for row in rows)
         while len(rows) == _CSV_PAGE:
             rows = await self._storage.list_task_costs(chosen, (rows[-1]["created_at"], rows[-1]["id"]), _CSV_PAGE)
-            yield csv_text(_line(_shown_task(row)) for row in rows)
+            yield csv_text(_cells(_shown_task(row), columns) for row in rows)
 
 
-async def _chained(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
-    yield first
-    async for each in rest:
-        yield each
+async def _begun(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The same lines, the first of them made already: what cannot be answered fails before the answer begins."""
+    first = await anext(lines)
+
+    async def chained() -> AsyncIterator[str]:
+        yield first
+        async for each in lines:
+            yield each
+
+    return chained()
 
 
 def _range(body: RefreshRequest | None) -> tuple[datetime, datetime]:
@@ -124,25 +172,49 @@ def _range(body: RefreshRequest | None) -> tuple[datetime, datetime]:
 
 
 def _shown_group(row: Any) -> dict[str, Any]:
-    known = {name: row[name] for name in ("llm_cost", "compute_cost", "retry_cost")}
     is_free = row["attempts"] == 0
-    money = {name: amount(value if value is not None or not is_free else Decimal(0)) for name, value in known.items()}
-    parts = [value for name, value in known.items() if name != "retry_cost" and value is not None]
+    parts = {name: Decimal(0) if row[name] is None and is_free else row[name] for name in ("llm_cost", "compute_cost")}
+    known = [value for value in parts.values() if value is not None]
     return {
         "key": row["key"],
         **{name: row[name] for name in ("tasks", "attempts", "pages", *TOKENS)},
-        **money,
-        "retry_cost": amount(known["retry_cost"] or Decimal(0)),
-        "total_cost": amount(sum(parts, Decimal(0)) if parts or is_free else None),
-        **{name: amount(row[name]) for name in ("median_llm_cost", "median_cost", "cost_per_page")},
+        **{name: amount(value) for name, value in parts.items()},
+        **{name: amount(row[name] or Decimal(0)) for name in ("retry_cost", "superseded_cost")},
+        "total_cost": amount(sum(known, Decimal(0)) if known else None),
+        **{name: amount(row[name]) for name in ("median_llm_cost", "median_cost", "p95_cost", "cost_per_page")},
         "pending_tasks": row["pending_tasks"],
+        "preliminary_tasks": row["preliminary_tasks"],
         "currency": row["currency"],
         "cost_status": PENDING if row["pending_tasks"] else "final",
+        "compute_status": _compute_status(row),
+    }
+
+
+def _compute_status(row: Any) -> str:
+    if row["pending_tasks"]:
+        return PENDING
+    return "preliminary" if row["preliminary_tasks"] else "final"
+
+
+def _shown_lines(row: Any) -> dict[str, Any]:
+    """A group of lines. Where no line of a kind is, nothing of it was spent; a line without a price says so."""
+    unpriced = UNPRICED if row["unpriced_lines"] else "0"
+    known = [row[name] for name in ("llm_cost", "compute_cost") if row[name] is not None]
+    return {
+        **{name: row[name] for name in ("key", "tasks", "attempts", *TOKENS)},
+        **{name: amount(row[name], unpriced) for name in ("llm_cost", "compute_cost")},
+        "total_cost": amount(sum(known, Decimal(0)) if known else None, unpriced),
+        **{name: amount(row[name] or Decimal(0)) for name in ("retry_cost", "superseded_cost")},
+        "unpriced_lines": row["unpriced_lines"],
+        "currency": row["currency"],
     }
 
 
 def _shown_task(row: Any) -> dict[str, Any]:
     cost = shown_cost(row)
+    if row["compute_cost"] is None and row["compute_status"] == UNKNOWN:
+        # The bill was read long after the end, and does not mention the run.
+        cost["compute_cost"] = UNKNOWN
     is_known = row["llm_cost"] is not None and row["compute_cost"] is not None
     total = amount(row["llm_cost"] + row["compute_cost"]) if is_known else _unknown_total(cost)
     per_page = (
@@ -156,12 +228,16 @@ def _shown_task(row: Any) -> dict[str, Any]:
         "compute_cost": cost["compute_cost"],
         "total_cost": total,
         "retry_cost": cost["retry_cost"] or "0",
+        "superseded_cost": amount(row["superseded_cost"] or Decimal(0)),
         "median_llm_cost": cost["llm_cost"],
         "median_cost": total,
+        "p95_cost": total,
         "cost_per_page": per_page,
         "pending_tasks": int(PENDING in {cost["llm_cost"], cost["compute_cost"]}),
+        "preliminary_tasks": int(row["compute_status"] == "preliminary"),
         "currency": row["currency"],
         "cost_status": cost["cost_status"],
+        "compute_status": "final" if cost["compute_cost"] == "0" else row["compute_status"],
     }
 
 
@@ -170,9 +246,9 @@ def _unknown_total(cost: dict[str, Any]) -> str:
     return "0" if parts == {"0"} else next(word for word in (PENDING, UNKNOWN, UNPRICED, "0") if word in parts)
 
 
-def _line(shown: dict[str, Any]) -> list[object]:
+def _cells(shown: dict[str, Any], columns: Sequence[str]) -> list[object]:
     """A row for a spreadsheet; amounts as numbers, so that a negative correction is not taken for a formula."""
-    return [_number(shown[name]) if name in _MONEY else shown[name] for name in _COLUMNS]
+    return [_number(shown[name]) if name in _MONEY else shown[name] for name in columns]
 
 
 def _number(value: str) -> object:

@@ -77,7 +77,7 @@ class PageRoutes:
         self._settings = settings
         self._static = static_files()
         self._release = release_of(self._static)
-        self._templates = Templates(self._release)
+        self.templates = Templates(self._release)
 
     def router(self) -> APIRouter:
         """Paths of the pages; they are no part of the API's reference."""
@@ -90,11 +90,11 @@ class PageRoutes:
 
     async def board(self) -> Response:
         """The live status page."""
-        return self._templates.page("board.html", max_document_bytes=self._settings.max_document_bytes)
+        return self.templates.page("board.html", max_document_bytes=self._settings.max_document_bytes)
 
     async def task(self, task_id: UUID) -> Response:
         """One task."""
-        return self._templates.page("task.html", task_id=str(task_id))
+        return self.templates.page("task.html", task_id=str(task_id))
 
     async def static(self, release: str, name: str) -> Response:
         """A static file. An older page may ask under its own release; it gets what is there, not to be kept."""

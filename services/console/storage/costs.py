@@ -19,9 +19,9 @@ class CostStorage:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    async def sum_costs(self, group_by: str, chosen: TaskFilter) -> list[Any]:
-        """Costs by agent, customer or status."""
-        return await self.database.fetch(_SQL["sum_costs"].sql, group_by, *chosen.arguments())
+    async def sum_costs(self, group_by: str, zone: str, chosen: TaskFilter) -> list[Any]:
+        """Costs by agent, customer, status, day or month (of that zone)."""
+        return await self.database.fetch(_SQL["sum_costs"].sql, group_by, zone, *chosen.arguments())
 
     async def list_task_costs(
         self, chosen: TaskFilter, before: tuple[datetime | None, UUID | None], limit: int

@@ -9,11 +9,10 @@ from typing import Any
 from services.console.messages.agents import Agent, AgentHistory, AgentList, Customer, CustomerList
 from services.console.messages.answers import (
     AuditPage,
-    CostPage,
-    CostRequest,
     State,
     Summary,
 )
+from services.console.messages.costs import CostPage, CostRequest
 from tests.integration.console.conftest import API, Console
 
 

@@ -166,10 +166,11 @@ async def test_what_never_ran_or_called_no_model_costs_nothing_and_says_why(
     await ended.owner.execute("UPDATE lockkeeper.task_attempts SET submitted_at = NULL WHERE id = $1", refused)
     silent = await ended.attempt(usage=[], trace_state="unavailable", status="failed")
     await make_attributor().traces.run_once()
-    for attempt, why in ((refused, "no_run"), (silent, "no_model_called")):
+    for attempt, why, compute in ((refused, ["no_machine", "no_run"], 0), (silent, ["no_model_called"], None)):
         row = await ended.row(attempt)
         assert (row["llm_cost"], row["input_tokens"], row["cost_status"]) == (0, 0, "final")
-        assert [line["record_id"] for line in await ended.lines(attempt)] == [why]
+        assert row["compute_cost"] == compute
+        assert [line["record_id"] for line in await ended.lines(attempt)] == why
 
 
 async def test_replicas_share_the_work_and_none_waits_for_a_locked_attempt(

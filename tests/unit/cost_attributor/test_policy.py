@@ -74,7 +74,7 @@ def test_m07_calls_that_nobody_counted_are_not_zero() -> None:
 
 def test_zero_is_only_what_somebody_vouches_for() -> None:
     assert [line.record_id for line in look(ended(usage=[])).lines] == ["no_model_called"]
-    assert [line.record_id for line in look(ended(never_ran=True)).lines] == ["no_run"]
+    assert [line.record_id for line in look(ended(never_ran=True)).lines] == ["no_run", "no_machine"]
     assert look(ended(usage=[])).lines[0].amount == Decimal(0)
     # A trace that knows better is believed.
     assert look(ended(usage=[]), TRACE).lines[0].source == "trace"
@@ -154,13 +154,17 @@ def record(quantity: str, price: str | None = "0.35", run_id: int = 1, record_id
     return UsageRecord(record_id, run_id, "ORIGINAL", "SKU", "DBU", Decimal(quantity), unit_price, "USD", NOW, NOW)
 
 
+def share(number: int, seconds: Decimal) -> RunShare:
+    return RunShare(1, uuid.UUID(int=number), uuid.UUID(int=number), NOW, NOW, seconds)
+
+
 @given(
     quantity=st.decimals(-1_000, 1_000, places=9),
     price=st.decimals(0, 100, places=6),
     seconds=st.lists(st.floats(0, 1e6), min_size=1, max_size=40),
 )
 def test_the_parts_of_a_bill_add_up_to_it_exactly(quantity: Decimal, price: Decimal, seconds: list[float]) -> None:
-    shares = [RunShare(1, uuid.UUID(int=n), uuid.UUID(int=n), each) for n, each in enumerate(seconds)]
+    shares = [share(n, Decimal(str(each))) for n, each in enumerate(seconds)]
     bills = split_bill([record(str(quantity), str(price))], shares)
     assert len(bills) == len(shares)
     assert sum(bill.quantity for bill in bills) == quantity
@@ -168,7 +172,7 @@ def test_the_parts_of_a_bill_add_up_to_it_exactly(quantity: Decimal, price: Deci
 
 
 def test_a_run_is_split_by_the_time_of_its_attempts() -> None:
-    shares = [RunShare(1, uuid.UUID(int=n), uuid.UUID(int=n), seconds) for n, seconds in enumerate([30.0, 10.0])]
+    shares = [share(n, Decimal(seconds)) for n, seconds in enumerate([30, 10])]
     bills = split_bill([record("4"), record("1", None, record_id="u"), record("9", run_id=2)], shares)
     assert [(str(bill.quantity.normalize()), bill.amount) for bill in bills] == [
         ("3", Decimal("1.05")), ("1", Decimal("0.35")), ("0.75", None), ("0.25", None),
@@ -176,5 +180,5 @@ def test_a_run_is_split_by_the_time_of_its_attempts() -> None:
 
 
 def test_a_run_without_measured_time_is_split_evenly() -> None:
-    shares = [RunShare(1, uuid.UUID(int=n), uuid.UUID(int=n), 0.0) for n in range(4)]
+    shares = [share(n, Decimal(0)) for n in range(4)]
     assert {bill.quantity for bill in split_bill([record("1")], shares)} == {Decimal("0.25")}

@@ -210,14 +210,22 @@ class Database:
         async with self.connection() as connection, connection.transaction():
             yield connection
 
-    async def atomically(self, work: Callable[[Connection], Awaitable[Result]], *, tries: int = 3) -> Result:
-        """Run `work` in a transaction; one that was refused as a whole (a deadlock, say) is run again."""
+    async def atomically(
+        self, work: Callable[[Connection], Awaitable[Result]], *, tries: int = 3, repeatable: bool = False
+    ) -> Result:
+        """Run `work` in a transaction; one that was refused as a whole (a deadlock, say) is run again.
+
+        With `repeatable` also one whose connection was lost: its effect, if it had one, is the same twice as once.
+        """
 
         async def once() -> Result:
             async with self.transaction() as connection:
                 return await work(connection)
 
-        return await self._again(once, lambda cause, tried: isinstance(cause, _RETRYABLE) and tried < tries)
+        def may_repeat(cause: BaseException | None, tried: int) -> bool:
+            return (isinstance(cause, _RETRYABLE) and tried < tries) or (repeatable and isinstance(cause, _LOST))
+
+        return await self._again(once, may_repeat)
 
     async def _once(self, sql: str, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """One statement in its own transaction; a lost connection is no trouble for one that only reads."""

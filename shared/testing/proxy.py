@@ -34,6 +34,10 @@ class TcpProxy:
         await asyncio.gather(*self._pipes, return_exceptions=True)
         self.cut()
 
+    def lead_to(self, port: int) -> None:
+        """From now on new connections go to this port; open ones stay where they are."""
+        self._target = (self._target[0], port)
+
     def silence(self) -> None:
         """From now on nothing passes, and nothing is closed."""
         self._speaks.clear()

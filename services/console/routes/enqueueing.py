@@ -43,16 +43,20 @@ class Enqueuer:
         """
         content = _Content.of(wanted)
         digest = request_digest(wanted.model_dump(exclude={"idempotency_key", "input", "labels"}) | asdict(content))
-        async with self._storage.database.connection() as connection:
+
+        async def work(connection: Connection) -> tuple[Any, bool]:
             task = await self._new_task(connection, wanted, content, digest, actor)
             task_id = await self._storage.enqueue_task(connection, task)
             is_new = task_id is not None
             if task_id is None:
                 task_id = await self._standing(connection, wanted, digest)
-            row = await self._storage.read_task(connection, task_id)
+            return await self._storage.read_task(connection, task_id), is_new
+
+        # Under a key the second of two is the first, so a connection that was lost on the way is no trouble.
+        row, is_new = await self._storage.database.atomically(work, repeatable=wanted.idempotency_key is not None)
         if is_new:
             self._notes.send(Channel.TASK_READY, [wanted.agent])
-            self._notes.send(Channel.TASK_CHANGED, [task_id])
+            self._notes.send(Channel.TASK_CHANGED, [row["id"]])
             ENQUEUED.labels(wanted.agent).inc()
         return row, is_new
 

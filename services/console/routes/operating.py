@@ -11,7 +11,7 @@ from services.console.messages.answers import BulkAnswer, TaskDetail
 from services.console.messages.requests import BulkRequest, ChangeTaskRequest, ReprocessRequest
 from services.console.routes.actions import Operator, Wish
 from services.console.routes.given import API, PROBLEMS, Actor, Json
-from services.console.routes.tasks import task_detail
+from services.console.routes.tasks import read_detail
 from services.console.storage.tasks import TaskStorage
 from shared.contract.errors import RejectedError
 from shared.contract.task_filter import PARAMETERS, TaskFilter
@@ -67,8 +67,7 @@ class OperatingRoutes:
 
     async def _act(self, wish: Wish, task_id: UUID) -> Response:
         shown = await self._operator.act_on_one(wish, task_id)
-        async with self._storage.database.connection() as connection:
-            return Json(await task_detail(self._storage, connection, shown))
+        return Json(await read_detail(self._storage, shown))
 
     async def _check_agent(self, agent: str) -> None:
         async with self._storage.database.connection() as connection:

@@ -51,12 +51,19 @@ class TaskRoutes:
 
     async def show(self, task_id: UUID) -> Response:
         """Everything about one task."""
-        async with self._storage.database.connection() as connection:
-            return Json(await task_detail(self._storage, connection, task_id))
+        return Json(await read_detail(self._storage, task_id))
 
 
-async def task_detail(storage: TaskStorage, connection: Connection, task_id: UUID) -> dict[str, Any]:
-    """A task with its attempts, events, cost, input and result. Raises MissingError."""
+async def read_detail(storage: TaskStorage, task_id: UUID) -> dict[str, Any]:
+    """A task with all that belongs to it, as of one moment or another. Raises MissingError."""
+
+    async def read(connection: Connection) -> dict[str, Any]:
+        return await _detail(storage, connection, task_id)
+
+    return await storage.database.atomically(read, repeatable=True)
+
+
+async def _detail(storage: TaskStorage, connection: Connection, task_id: UUID) -> dict[str, Any]:
     row = await storage.read_task(connection, task_id)
     if row is None:
         raise MissingError(f"There is no task {task_id}.")

@@ -12,14 +12,12 @@ from services.console.routes.agents import AgentRoutes
 from services.console.routes.costs import CostRoutes
 from services.console.routes.customers import CustomerRoutes
 from services.console.routes.documents import DocumentRoutes, Intake
-from services.console.routes.edge import Edge
 from services.console.routes.enqueueing import Enqueuer
 from services.console.routes.given import API
 from services.console.routes.ledger import LedgerRoutes
 from services.console.routes.operating import OperatingRoutes
 from services.console.routes.pages import PageRoutes
 from services.console.routes.prices import PriceRoutes
-from services.console.routes.problems import handle_problems
 from services.console.routes.reference import ReferenceRoutes
 from services.console.routes.system import SystemRoutes
 from services.console.routes.tasks import TaskRoutes
@@ -36,6 +34,8 @@ from services.console.storage.tasks import TaskStorage
 from services.console.storage.totals import TotalsStorage
 from shared.db.notes import Notes
 from shared.db.pool import Database
+from shared.runtime.http.edge import Edge
+from shared.runtime.http.problems import handle_problems
 from shared.runtime.process import Process, Service, run
 from shared.vendors.volumes import Volumes
 from shared.vendors.workspace import Workspace

@@ -8,10 +8,11 @@ from starlette.types import ASGIApp
 from services.underwriting_api.gateways import TemporalGateway
 from services.underwriting_api.loops import CancelLoop, DecisionLoop, Delivery, StartLoop
 from services.underwriting_api.routes.pages import PageRoutes
-from services.underwriting_api.routes.problems import Edge, handle_problems
 from services.underwriting_api.routes.runs import RunRoutes
 from services.underwriting_api.settings import ApiSettings
 from services.underwriting_api.storage import ApiStorage
+from shared.runtime.http.edge import Edge
+from shared.runtime.http.problems import handle_problems
 from shared.runtime.process import Process, Service, run
 
 

@@ -13,4 +13,3 @@ DELIVERY_SECONDS = Histogram(
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30, 300),
 )
 STARTS = Counter("lockkeeper_underwriting_starts_total", "Attempts to start a run in Temporal.", ["outcome"])
-REQUESTS = Counter("lockkeeper_underwriting_requests_total", "HTTP requests.", ["route", "status"])

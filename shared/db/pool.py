@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -109,9 +109,13 @@ def only_reads(sql: str) -> bool:
     return words.lstrip().startswith(("select", "with")) and _WRITES.search(words) is None
 
 
+def _is_stale(connection: PoolConnectionProxy) -> bool:
+    # A proxy has let go of a session that died in its hands, and then has no opinion.
+    return bool(getattr(connection, "is_stale", False))
+
+
 async def _give_back(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
-    # One that was lost while it was out has no session behind it any more.
-    if getattr(connection, "is_stale", False):
+    if _is_stale(connection):
         await connection.close(timeout=2)
     await pool.release(connection, timeout=5)
 
@@ -128,7 +132,7 @@ class Database:
     """
 
     def __init__(
-        self, url: str, password: Password | None = None, *, name: str, size: int = 5, acquire_seconds: float = 5,
+        self, url: str, password: Password | None = None, *, name: str, size: int = 5, acquire_seconds: float = 10,
         statement_seconds: float = 30, pinned_plans: bool = False, life_seconds: float = CONNECTION_SECONDS,
         idle_transaction_seconds: float = 15,
     ) -> None:  # fmt: skip
@@ -169,13 +173,16 @@ class Database:
             await self._pool.expire_connections()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """A connection for one caller. Raises TransientError when none is to be had within the deadline."""
+    async def connection(self, *, until: float | None = None) -> AsyncIterator[Connection]:
+        """A connection for one caller. Raises TransientError when none is to be had within the deadline.
+
+        `until` is an earlier deadline on the event loop's clock, of a caller who has waited already.
+        """
         pool = self._pool
         if pool is None:
             raise TransientError("the database pool is closed", reason="database_unavailable")
         async with translated():
-            connection = await self._acquire(pool)
+            connection = await self._acquire(pool, until)
             try:
                 yield connection
             except asyncpg.ReadOnlySQLTransactionError:
@@ -184,9 +191,9 @@ class Database:
             finally:
                 await asyncio.shield(_give_back(pool, connection))
 
-    async def _acquire(self, pool: asyncpg.Pool) -> PoolConnectionProxy:
+    async def _acquire(self, pool: asyncpg.Pool, until: float | None) -> PoolConnectionProxy:
         now = asyncio.get_running_loop().time
-        deadline = now() + self._acquire_seconds
+        deadline = until or now() + self._acquire_seconds
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -200,14 +207,14 @@ class Database:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
-            if not cast("Session", connection).is_stale:
+            if not _is_stale(connection):
                 return connection
             await asyncio.shield(_give_back(pool, connection))
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self, *, until: float | None = None) -> AsyncIterator[Connection]:
         """A READ COMMITTED transaction on a connection of its own. No network inside, please."""
-        async with self.connection() as connection, connection.transaction():
+        async with self.connection(until=until) as connection, connection.transaction():
             yield connection
 
     async def atomically(
@@ -218,8 +225,8 @@ class Database:
         With `repeatable` also one whose connection was lost: its effect, if it had one, is the same twice as once.
         """
 
-        async def once() -> Result:
-            async with self.transaction() as connection:
+        async def once(until: float) -> Result:
+            async with self.transaction(until=until) as connection:
                 return await work(connection)
 
         def may_repeat(cause: BaseException | None, tried: int) -> bool:
@@ -230,21 +237,21 @@ class Database:
     async def _once(self, sql: str, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """One statement in its own transaction; a lost connection is no trouble for one that only reads."""
 
-        async def once() -> Result:
-            async with self.connection() as connection:
+        async def once(until: float) -> Result:
+            async with self.connection(until=until) as connection:
                 return await work(connection)
 
         return await self._again(once, lambda cause, _: isinstance(cause, _LOST) and only_reads(sql))
 
     async def _again(
-        self, once: Callable[[], Awaitable[Result]], may_repeat: Callable[[BaseException | None, int], bool]
+        self, once: Callable[[float], Awaitable[Result]], may_repeat: Callable[[BaseException | None, int], bool]
     ) -> Result:
         now = asyncio.get_running_loop().time
         deadline = now() + self._acquire_seconds
         tried = 0
         while True:
             try:
-                return await once()
+                return await once(deadline)
             except TransientError as error:
                 tried += 1
                 refused = isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError)

@@ -26,3 +26,8 @@ EVENT_LOOP_LAG = Histogram(
     "lockkeeper_event_loop_lag_seconds", "How late the event loop runs what is due.",
     buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
 )  # fmt: skip
+HTTP_REQUESTS = Counter("lockkeeper_http_requests_total", "Requests by route and answer.", ["route", "status"])
+HTTP_SECONDS = Histogram(
+    "lockkeeper_http_request_seconds", "From request to the answer's last byte.", ["route"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120),
+)  # fmt: skip

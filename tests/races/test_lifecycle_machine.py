@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from services.callback_receiver.messages import Settled
-from services.console.routes.problems import StateConflictError
 from services.sweeper.policy import Finding
 from shared.contract.errors import ConflictError
 from shared.contract.ids import uuid7
+from shared.runtime.http.problems import StateConflictError
 from tests.support.postgres import PostgresServer
 from tests.support.task_model import OPEN, Attempt, Task
 from tests.support.variants import MACHINE_VARIANTS, Variant

@@ -14,11 +14,11 @@ import pytest
 
 from services.callback_receiver.messages import Kind, Verdict
 from services.callback_receiver.policy import classify
-from services.console.routes.problems import StateConflictError
 from services.sweeper.policy import Finding
 from shared.contract.errors import RejectedError
 from shared.contract.ids import uuid7
 from shared.contract.lifecycle import LEGAL_MOVES, AttemptStatus, TaskStatus
+from shared.runtime.http.problems import StateConflictError
 from tests.support.postgres import PostgresServer
 from tests.support.task_model import HELD, OVER, Attempt, Task
 from tests.support.variants import MATRIX_VARIANTS, Variant

@@ -37,7 +37,7 @@ from tests.support.stack import StackProcess
 SERVICES = ("dispatcher", "sweeper", "callback_receiver", "notifier", "console", "front_door")
 NEEDED = ("schema", "workspace", "setup", *SERVICES)
 LATEST_SECONDS = 12.0
-"""A request that takes longer has waited past its deadline (5 s for a connection, 5 s to repeat what was refused)."""
+"""A request that takes longer has waited past its deadline of 10 s for a connection."""
 READ_ONLY_SECONDS = 3.0
 AGENT = "document-agent"
 _RULES = """
@@ -182,7 +182,7 @@ class Story:
             await asyncio.sleep(self._terms.submit_seconds)
 
     async def _read(self) -> None:
-        paths = ["/", "/api/v1/tasks?limit=20", "/api/v1/summary", "/api/v1/agents", "/api/v1/system"]
+        paths = ["/", "/api/v1/tasks?limit=20", "/api/v1/summary", "/api/v1/agents", "/api/v1/state"]
         for path in cycle(paths):
             if not self._goes_on:
                 return
@@ -317,4 +317,4 @@ def run(minutes: float) -> dict[str, Any]:
     """The proof over so many minutes; a short one has shorter lives, so that as much happens in it."""
     if minutes >= 10:
         return asyncio.run(_proof(Terms(minutes * 60)))
-    return asyncio.run(_proof(Terms(minutes * 60, 8, 12, event_seconds=minutes * 60 / 4.5, submit_seconds=3)))
+    return asyncio.run(_proof(Terms(minutes * 60, 12, 16, event_seconds=minutes * 60 / 4.5, submit_seconds=3)))

@@ -116,8 +116,8 @@ class GatedDatabase(Database):
         self._told: datetime | None = None
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Any]:
-        async with super().connection() as connection:
+    async def connection(self, *, until: float | None = None) -> AsyncIterator[Any]:
+        async with super().connection(until=until) as connection:
             now = self._gates.clock.now
             if self._told != now:
                 await connection.execute("SELECT set_config('lockkeeper.clock', $1, false)", now.isoformat())

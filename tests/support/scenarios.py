@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from services.console.routes.problems import StateConflictError
+from shared.runtime.http.problems import StateConflictError
 from shared.testing.rows import make_agent, make_tasks
 from tests.support.arena import Arena, Facts, Scenario
 from tests.support.explorer import Verb

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from services.console.metrics import OPERATOR_ACTIONS
 from services.console.policy.operating import ELIGIBLE, Action, forbids
-from services.console.routes.problems import StateConflictError
 from services.console.storage.operating import Eligible, OperatingStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import MissingError
@@ -18,6 +17,7 @@ from shared.contract.lifecycle import TERMINAL
 from shared.contract.task_filter import TaskFilter
 from shared.db.notes import Notes
 from shared.db.pool import Connection
+from shared.runtime.http.problems import StateConflictError
 
 BATCH = 200
 

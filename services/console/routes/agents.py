@@ -14,7 +14,6 @@ from services.console.messages.requests import NULLABLE_LIMITS, AgentRequest
 from services.console.metrics import OPERATOR_ACTIONS
 from services.console.policy.enqueueing import storable
 from services.console.routes.given import API, PROBLEMS, Actor, Json, Limit
-from services.console.routes.problems import StateConflictError
 from services.console.storage.agents import SETTINGS, AgentStorage
 from services.console.storage.operating import OperatingStorage
 from shared.contract.channels import Channel
@@ -23,6 +22,7 @@ from shared.contract.shown import shown_agent_state, shown_budget, shown_circuit
 from shared.contract.text import clean_text
 from shared.db.notes import Notes
 from shared.db.pool import Connection
+from shared.runtime.http.problems import StateConflictError
 
 Name = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 

@@ -92,6 +92,23 @@ async def test_a_pool_heals_when_its_connections_were_killed(database: TestDatab
     await pool.close()
 
 
+async def test_a_session_that_dies_in_the_hands_of_a_transaction_is_no_fault_of_ours(database: TestDatabase) -> None:
+    pool = await database.open("console", size=1)
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test-console'"
+
+    async def work(connection: Connection) -> int:
+        if not killed:
+            killed.append(await database.owner.fetchval(kill))
+        return int(await connection.fetchval("SELECT 1"))
+
+    killed: list[bool] = []
+    with pytest.raises(TransientError):
+        await pool.atomically(work)
+    killed.clear()
+    assert await pool.atomically(work, repeatable=True) == 1
+    await pool.close()
+
+
 async def test_g04_a_deadlock_runs_the_whole_transaction_again(database: TestDatabase) -> None:
     await database.owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('a', 'a'), ('b', 'b')")
     pool = await database.open("console")

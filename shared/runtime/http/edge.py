@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.console.metrics import REQUEST_SECONDS, REQUESTS
 from shared.runtime.http import problem
+from shared.runtime.metrics import HTTP_REQUESTS, HTTP_SECONDS
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -27,15 +29,16 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _READ_PAST_BYTES = 16 * 2**20
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Edge:
     """The outermost layer of the app."""
 
     def __init__(
-        self, app: ASGIApp, *, max_body_bytes: int, other_limits: Mapping[str, int], allowed_hosts: Iterable[str]
-    ) -> None:
+        self, app: ASGIApp, *, max_body_bytes: int, other_limits: Mapping[str, int] = MappingProxyType({}),
+        allowed_hosts: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._limits = other_limits
@@ -59,28 +62,37 @@ class Edge:
                     answer.setdefault(name, value)
             await send(message)
 
-        refusal = self._refusal(scope, headers)
+        limit = left = self._limits.get(scope["path"], self._max_body_bytes)
+
+        async def receive_bounded() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, f"The body is larger than {limit} bytes.")
+            return message
+
+        refusal = self._refusal(scope, headers, limit)
         try:
             if refusal is not None:
                 await refusal(scope, receive, send_with_headers)
             else:
-                await self._app(scope, receive, send_with_headers)
+                await self._app(scope, receive_bounded, send_with_headers)
         finally:
             # The route's pattern, not the path: ids must not become labels.
             route = getattr(scope.get("route"), "path", "none")
-            REQUESTS.labels(route, str(status)).inc()
-            REQUEST_SECONDS.labels(route).observe(time.perf_counter() - started)
+            HTTP_REQUESTS.labels(route, str(status)).inc()
+            HTTP_SECONDS.labels(route).observe(time.perf_counter() - started)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> ASGIApp | None:
+    def _refusal(self, scope: Scope, headers: Headers, limit: int) -> ASGIApp | None:
         host = headers.get("host", "")
         if self._allowed_hosts and (urlsplit(f"//{host}").hostname or "") not in self._allowed_hosts:
             return problem(421, "Unknown host", "This address is not served here.", reason="unknown_host")
-        if scope["method"] not in _SAFE and not _is_own(headers, host):
+        if scope["method"] not in SAFE and not is_own(headers, host):
             return problem(403, "Refused", "A page of another site may not change anything here.", reason="cross_site")
         length = headers.get("content-length", "")
-        limit = self._limits.get(scope["path"], self._max_body_bytes)
         if length.isdigit() and int(length) > limit:
-            # Said before the first byte is read; bodies without a length are counted by the app itself.
+            # Said before the first byte is read; bodies without a length are counted as they come.
             detail = f"The body is larger than {limit} bytes."
             # A client that is cut off while it sends may never see the answer, so a modest rest is read past.
             closing = {"Connection": "close"} if int(length) > _READ_PAST_BYTES else None
@@ -88,7 +100,7 @@ class Edge:
         return None
 
 
-def _is_own(headers: Headers, host: str) -> bool:
+def is_own(headers: Headers, host: str) -> bool:
     """Whether a request that changes something comes from our own page or from no page at all."""
     site = headers.get("sec-fetch-site")
     if site is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,10 @@ class Api:
     def __init__(self, url: str, *, timeout_seconds: float = 60) -> None:
         self.url = url.rstrip("/")
         self._http = httpx.Client(
-            base_url=f"{self.url}/api/v1", timeout=timeout_seconds, trust_env=not self.url.startswith("http://127.")
+            base_url=f"{self.url}/api/v1",
+            timeout=timeout_seconds,
+            trust_env=not self.url.startswith("http://127."),
+            headers={"Authorization": f"Bearer {token}"} if (token := os.environ.get("LOCKKEEPER_TOKEN")) else None,
         )
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:

@@ -13,6 +13,7 @@ COMMANDS = {
     "agents": ("lockkeeper.agents:agents", "See and change agents and their limits."),
     "customers": ("lockkeeper.customers:customers", "See and set what customers may spend."),
     "costs": ("lockkeeper.costs:costs", "What was spent, by task, agent, customer or status."),
+    "tokens": ("lockkeeper.tokens:tokens", "Make, list and revoke the tokens of programs."),
     "migrate": ("lockkeeper.database:migrate", "Bring the database to this version's schema."),
     "doctor": ("lockkeeper.database:doctor", "Check database, schema, replicas and the invariants of the queue."),
 }

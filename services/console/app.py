@@ -7,6 +7,7 @@ from starlette.types import ASGIApp
 
 from services.console.gateways.pages import PageCounter
 from services.console.loops import Count, WarmUp
+from services.console.routes.access import needs
 from services.console.routes.actions import Operator
 from services.console.routes.agents import AgentRoutes
 from services.console.routes.costs import CostRoutes
@@ -34,6 +35,8 @@ from services.console.storage.tasks import TaskStorage
 from services.console.storage.totals import TotalsStorage
 from shared.db.notes import Notes
 from shared.db.pool import Database
+from shared.identity.guard import Guard, Identity
+from shared.identity.settings import IdentitySettings
 from shared.runtime.http.edge import Edge
 from shared.runtime.http.problems import handle_problems
 from shared.runtime.process import Process, Service, run
@@ -42,8 +45,9 @@ from shared.vendors.workspace import Workspace
 
 
 def make_app(
-    settings: ConsoleSettings, database: Database, notes: Notes, volumes: Volumes, counter: PageCounter
-) -> ASGIApp:
+    settings: ConsoleSettings, database: Database, notes: Notes, volumes: Volumes, counter: PageCounter,
+    *, identity: Identity,
+) -> ASGIApp:  # fmt: skip
     """The console's HTTP: the API, its reference, and the pages."""
     tasks = TaskStorage(database)
     operating = OperatingStorage(database)
@@ -72,8 +76,8 @@ def make_app(
     app.include_router(pages.router())
     handle_problems(app)
     return Edge(
-        app, max_body_bytes=settings.max_body_bytes, other_limits={f"{API}/documents": settings.max_upload_bytes},
-        allowed_hosts=settings.allowed_hosts,
+        Guard(app, identity, needs), max_body_bytes=settings.max_body_bytes,
+        other_limits={f"{API}/documents": settings.max_upload_bytes}, allowed_hosts=settings.allowed_hosts,
     )  # fmt: skip
 
 
@@ -89,7 +93,8 @@ async def compose(process: Process, settings: ConsoleSettings) -> Service:
         workspace.close()
         await counter.close()
 
-    app = make_app(settings, process.database, process.notes, Volumes(workspace), counter)
+    identity = Identity(IdentitySettings.load(process.settings.host), process.database)
+    app = make_app(settings, process.database, process.notes, Volumes(workspace), counter, identity=identity)
     count = Count(TotalsStorage(process.database))
     return Service(loops=(WarmUp(workspace), count), app=app, drain=drain)
 

@@ -13,6 +13,9 @@ from services.notifier.routes import EventRoutes, farewell
 from services.notifier.settings import NotifierSettings
 from services.notifier.storage import NotifierStorage, Views
 from shared.contract.channels import Channel
+from shared.identity.guard import Guard, Identity
+from shared.identity.people import Right
+from shared.identity.settings import IdentitySettings
 from shared.runtime.process import Process, Service, run
 
 
@@ -38,12 +41,14 @@ async def compose(process: Process, settings: NotifierSettings) -> Service:
     )
     beat = Beat(feed, is_live, process.replica)
 
+    identity = Identity(IdentitySettings.load(process.settings.host), process.database)
+
     async def drain() -> None:
         browsers.close(farewell())
 
     return Service(
         loops=(fan_out, poll, totals, beat),
-        app=EventRoutes(feed, snapshots, settings, beat.state).app(),
+        app=Guard(EventRoutes(feed, snapshots, settings, beat.state).app(), identity, lambda *_: Right.READ),
         hears={
             Channel.TASK_CHANGED: inbox.hear_tasks,
             Channel.COST_CHANGED: inbox.hear_costs,

@@ -7,17 +7,20 @@ from starlette.types import ASGIApp
 
 from services.underwriting_api.gateways import TemporalGateway
 from services.underwriting_api.loops import CancelLoop, DecisionLoop, Delivery, StartLoop
+from services.underwriting_api.routes.access import needs
 from services.underwriting_api.routes.pages import PageRoutes
 from services.underwriting_api.routes.runs import RunRoutes
 from services.underwriting_api.settings import ApiSettings
 from services.underwriting_api.storage import ApiStorage
+from shared.identity.guard import Guard, Identity
+from shared.identity.settings import IdentitySettings
 from shared.runtime.http.edge import Edge
 from shared.runtime.http.problems import handle_problems
 from shared.runtime.process import Process, Service, run
 
 
 def make_app(
-    storage: ApiStorage, temporal: TemporalGateway, delivery: Delivery, settings: ApiSettings
+    storage: ApiStorage, temporal: TemporalGateway, delivery: Delivery, settings: ApiSettings, identity: Identity
 ) -> ASGIApp:  # fmt: skip
     """The API, its OpenAPI document, and the pages."""
     app = FastAPI(
@@ -27,7 +30,7 @@ def make_app(
     app.include_router(RunRoutes(storage, temporal, delivery, settings).router())
     app.include_router(PageRoutes().router())
     handle_problems(app)
-    return Edge(app, max_body_bytes=settings.max_body_bytes)
+    return Edge(Guard(app, identity, needs), max_body_bytes=settings.max_body_bytes)
 
 
 async def compose(process: Process, settings: ApiSettings) -> Service:
@@ -35,8 +38,9 @@ async def compose(process: Process, settings: ApiSettings) -> Service:
     storage = ApiStorage(process.database)
     temporal = TemporalGateway(settings)
     delivery = Delivery(storage, temporal, settings)
+    identity = Identity(IdentitySettings.load(process.settings.host), process.database)
     return Service(
-        app=make_app(storage, temporal, delivery, settings),
+        app=make_app(storage, temporal, delivery, settings, identity),
         loops=(
             StartLoop(storage, delivery, settings), DecisionLoop(storage, delivery, settings),
             CancelLoop(storage, delivery, settings),

@@ -27,9 +27,6 @@ class ApiSettings(BaseSettings):
         default=5, gt=0, le=60, description="how long a caller waits for Temporal; then the answer is 202 received"
     )
     poll_seconds: float = Field(default=2, gt=0, description="between looks for what is not delivered yet")
-    trust_forwarded: bool = Field(
-        default=False, description="believe X-Forwarded-User; only behind a proxy that sets it for every request"
-    )
     max_body_bytes: int = Field(default=65_536, ge=1024)
 
     @model_validator(mode="after")

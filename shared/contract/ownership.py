@@ -199,9 +199,9 @@ ROLES: dict[str, ServiceRole] = {
             Grant("run_bills", insert=True, update=("*",)),
         ),
     ),
-    "notifier": ServiceRole((*_QUEUE, *_COSTS, *_TOTALS), (_REPLICA,)),
+    "notifier": ServiceRole((*_QUEUE, *_COSTS, *_TOTALS, "api_tokens"), (_REPLICA,)),
     "console": ServiceRole(
-        (*_QUEUE, *_COSTS, *_QUESTIONS, *_TOTALS, "agent_changes", "operator_audit", "attempt_results"),
+        (*_QUEUE, *_COSTS, *_QUESTIONS, *_TOTALS, "agent_changes", "operator_audit", "attempt_results", "api_tokens"),
         (
             _REPLICA,
             Grant("task_counted", insert=True, update=("*",), delete=True),
@@ -259,7 +259,7 @@ ROLES: dict[str, ServiceRole] = {
         ),
     ),
     "underwriting_api": ServiceRole(
-        (*_RUNS, "agent_ops.run_overview", "agent_policy.underwriting_policy_limits", "replicas"),
+        (*_RUNS, "agent_ops.run_overview", "agent_policy.underwriting_policy_limits", "replicas", "api_tokens"),
         (
             _REPLICA,
             Grant(

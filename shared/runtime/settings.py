@@ -19,7 +19,20 @@ from shared.contract.ownership import ROLES
 
 Own = TypeVar("Own", bound=BaseSettings)
 
-FOREIGN_PREFIXES = ("AGENT_", "CALLBACK_", "MODEL", "EXPERIMENT", "LOCAL_", "WORKSPACE_", "URL", "TEST_", "SAMPLES")
+FOREIGN_PREFIXES = (
+    "AGENT_",
+    "CALLBACK_",
+    "MODEL",
+    "EXPERIMENT",
+    "LOCAL_",
+    "WORKSPACE_",
+    "URL",
+    "IDENTITY_",
+    "TOKEN",
+    "DEPLOYMENT",
+    "TEST_",
+    "SAMPLES",
+)
 """Names that belong to agents, the command line, the local stack and the tests."""
 
 

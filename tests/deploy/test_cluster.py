@@ -278,7 +278,7 @@ async def test_a_real_prometheus_scrapes_everything_and_no_panel_stays_empty(
 
     async with (
         agents(installed, queue),
-        httpx.AsyncClient(trust_env=False, timeout=10) as browser,
+        httpx.AsyncClient(trust_env=False, timeout=10, headers={"X-Forwarded-User": "watcher"}) as browser,
         browser.stream("GET", f"http://{address['notifier']}/events"),
     ):
         end = time.monotonic() + 240

@@ -12,6 +12,8 @@ from services.underwriting_api.gateways import TemporalGateway
 from services.underwriting_api.loops import Delivery
 from services.underwriting_api.settings import ApiSettings
 from services.underwriting_api.storage import ApiStorage
+from shared.identity.guard import Identity
+from shared.identity.settings import IdentitySettings
 from tests.conftest import TestDatabase
 from tests.support.temporal import TemporalServer
 from tests.support.underwriting import Api, Underwriting, underwriting
@@ -47,7 +49,7 @@ async def api(desk: Underwriting, temporal: TemporalServer, monkeypatch: pytest.
     pool = await desk.database.open("underwriting_api")
     storage, gateway = ApiStorage(pool), TemporalGateway(settings)
     delivery = Delivery(storage, gateway, settings)
-    app = make_app(storage, gateway, delivery, settings)
+    app = make_app(storage, gateway, delivery, settings, Identity(IdentitySettings(mode="open"), pool))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://desk", timeout=30) as http:
         yield Api(http, storage, gateway, delivery, settings)

@@ -59,7 +59,8 @@ def adopt_platform(environment: MutableMapping[str, str]) -> None:
         "LOCKKEEPER_HOST": "0.0.0.0",  # noqa: S104 - the platform's proxy asks from outside of the container
         "LOCKKEEPER_PORT": environment["DATABRICKS_APP_PORT"],
         # Only the platform's proxy reaches the port, and it sets these headers itself.
-        "LOCKKEEPER_CONSOLE_TRUST_FORWARDED": "true",
+        "LOCKKEEPER_IDENTITY_MODE": "forwarded",
+        "LOCKKEEPER_IDENTITY_TRUSTED_PROXIES": '["0.0.0.0/0", "::/0"]',
         "LOCKKEEPER_GRACE_SECONDS": "8",
     }
     for name, value in ours.items():

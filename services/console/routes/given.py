@@ -11,10 +11,9 @@ from starlette.responses import Response
 
 from services.console.messages.answers import Problem
 from shared.contract.task_filter import TaskFilter
-from shared.contract.text import clean_text
+from shared.identity.people import person_of
 
 API = "/api/v1"
-LOCAL_ACTOR = "local"
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     409: {"model": Problem, "description": "the state or another's change forbids it"},
@@ -39,11 +38,8 @@ def _plain(value: object) -> str:
 
 
 def actor(request: Request) -> str:
-    """Who asks: the user whom a trusted proxy names, else `local`."""
-    if not request.app.state.settings.trust_forwarded:
-        return LOCAL_ACTOR
-    named = request.headers.get("x-forwarded-user") or request.headers.get("x-forwarded-email") or ""
-    return clean_text(named)[0].strip()[:200] or "unknown"
+    """The name of the person whom the guard let in."""
+    return person_of(request).name
 
 
 def task_filter(  # the parameters are declared for the OpenAPI document; they are read from the query itself

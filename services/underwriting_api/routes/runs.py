@@ -22,6 +22,7 @@ from shared.contract.errors import ConflictError, LockkeeperError, MissingError
 from shared.contract.ids import uuid7
 from shared.contract.text import clean_json, clean_text
 from shared.contract.underwriting import TERMINAL_STATES, Decision, LoanRequest
+from shared.identity.people import person_of
 from shared.runtime.http import problem
 
 DESCRIBE = {
@@ -218,11 +219,9 @@ class RunRoutes:
             return {"unavailable": error.reason}
 
     def _person(self, request: Request, given: str) -> str:
-        """Who asks: the user whom a trusted proxy names, else whom the body names."""
-        if not self._settings.trust_forwarded:
-            return clean_text(given)[0].strip()[:200] or "local"
-        named = request.headers.get("x-forwarded-user") or request.headers.get("x-forwarded-email") or ""
-        return clean_text(named)[0].strip()[:200] or "unknown"
+        """Who asks: the person who proved it; where nobody is asked for proof, whom the body names."""
+        person = person_of(request)
+        return person.name if person.is_proved else clean_text(given)[0].strip()[:200] or person.name
 
 
 def _words(values: list[str] | None) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from services.console.gateways.pages import PageCounter
 from services.console.settings import ConsoleSettings
 from shared.db.notes import Notes
 from shared.db.pool import Database
+from shared.identity.guard import Identity
+from shared.identity.settings import IdentitySettings
 from shared.runtime.http import HttpServer
 from shared.vendors.volumes import Volumes
 from shared.vendors.workspace import Workspace
@@ -59,7 +61,12 @@ class Console:
 
 @asynccontextmanager
 async def serve(
-    database: TestDatabase, spool_dir: Path, *, pool_size: int = 5, **settings: Any
+    database: TestDatabase,
+    spool_dir: Path,
+    *,
+    pool_size: int = 5,
+    identity: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Console]:
     """A console with these settings."""
     pool = await database.open("console", size=pool_size)
@@ -67,7 +74,10 @@ async def serve(
     await notes.open()
     workspace = Workspace(threads=4, retry_seconds=1, http_seconds=60)
     counter = PageCounter(timeout_seconds=10)
-    app = make_app(ConsoleSettings(spool_dir=spool_dir, **settings), pool, notes, Volumes(workspace), counter)
+    app = make_app(
+        ConsoleSettings(spool_dir=spool_dir, **settings), pool, notes, Volumes(workspace), counter,
+        identity=Identity(IdentitySettings(**identity or {}), pool),
+    )  # fmt: skip
     server = HttpServer(app, "127.0.0.1", 0, grace_seconds=1)
     await server.open()
     url = f"http://127.0.0.1:{server.port}"

@@ -116,7 +116,8 @@ async def test_the_actor_is_only_believed_behind_a_trusted_proxy(
     named = {"X-Forwarded-User": "mallory"}
     task = (await console.http.post(f"{API}/tasks", json={"agent": "reader", "input": {}}, headers=named)).json()
     assert task["created_by"] == "local"
-    async with serve(database, tmp_path, trust_forwarded=True, allowed_hosts=["127.0.0.1"]) as trusting:
+    proxied = {"mode": "forwarded", "trusted_proxies": ["127.0.0.0/8"], "roles": {"mallory": ["operator"]}}
+    async with serve(database, tmp_path, identity=proxied, allowed_hosts=["127.0.0.1"]) as trusting:
         answer = await trusting.http.post(f"{API}/tasks", json={"agent": "reader", "input": {}}, headers=named)
         assert answer.json()["created_by"] == "mallory"
         rebound = await trusting.http.get(f"{API}/tasks", headers={"Host": "evil.example"})

@@ -1275,6 +1275,20 @@ CREATE VIEW lockkeeper.agent_inputs AS
      LEFT JOIN lockkeeper.agents a ON ((a.name = t.agent)))
      LEFT JOIN lockkeeper.documents d ON ((d.id = t.document_id)));
 
+CREATE TABLE lockkeeper.api_tokens (
+    id uuid DEFAULT lockkeeper.uuid7() NOT NULL,
+    name text NOT NULL,
+    digest bytea NOT NULL,
+    rights text[] NOT NULL,
+    created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    created_by text DEFAULT CURRENT_USER NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    revoked_at timestamp with time zone,
+    CONSTRAINT api_tokens_digest_check CHECK ((length(digest) = 32)),
+    CONSTRAINT api_tokens_name_check CHECK ((name <> ''::text)),
+    CONSTRAINT api_tokens_rights_check CHECK (((rights <@ ARRAY['read'::text, 'operate'::text, 'review'::text, 'administer'::text]) AND (rights <> '{}'::text[])))
+);
+
 CREATE TABLE lockkeeper.attempt_results (
     attempt_id uuid NOT NULL,
     result jsonb NOT NULL,
@@ -1940,6 +1954,9 @@ ALTER TABLE ONLY lockkeeper.agent_estimates
 
 ALTER TABLE ONLY lockkeeper.agents
     ADD CONSTRAINT agents_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY lockkeeper.api_tokens
+    ADD CONSTRAINT api_tokens_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY lockkeeper.attempt_results
     ADD CONSTRAINT attempt_results_pkey PRIMARY KEY (attempt_id);

@@ -12,7 +12,6 @@ from services.console.messages.agents import Customer, CustomerList
 from services.console.messages.requests import CustomerRequest
 from services.console.metrics import OPERATOR_ACTIONS
 from services.console.routes.given import API, PROBLEMS, Actor, Json
-from services.console.routes.problems import StateConflictError
 from services.console.storage.customers import CustomerStorage
 from services.console.storage.operating import OperatingStorage
 from shared.contract.channels import Channel
@@ -20,6 +19,7 @@ from shared.contract.shown import shown_budget
 from shared.contract.text import clean_text
 from shared.db.notes import Notes
 from shared.db.pool import Connection
+from shared.runtime.http.problems import StateConflictError
 
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 

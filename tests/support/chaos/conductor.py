@@ -13,10 +13,10 @@ from uuid import UUID
 
 import asyncpg
 import httpx
+from services.console.routes.problems import StateConflictError
 
 from services.console.policy.operating import Action
 from services.console.routes.actions import Operator, Wish
-from services.console.routes.problems import StateConflictError
 from services.console.storage.agents import SETTINGS, AgentStorage
 from services.console.storage.operating import OperatingStorage
 from shared.client import NewTask, enqueue_many

@@ -12,7 +12,8 @@ from uuid import UUID
 
 import structlog
 
-from services.dispatcher import metrics, policy
+from services.dispatcher import metrics
+from services.dispatcher.policy import submitting
 from services.dispatcher.settings import DispatcherSettings
 from services.dispatcher.storage import DispatcherStorage
 from shared.contract.channels import Channel
@@ -122,11 +123,11 @@ class Submitter:
     async def _postponed(self, leased: LeasedAttempt, error: TransientError) -> None:
         if error.reason in THROTTLED:
             # Nobody knows whether a run was started: the lease stays, and the same token is asked again.
-            await self._storage.expire_leases([(leased.attempt_id, policy.re_ask_seconds(random.random()))])  # noqa: S311
+            await self._storage.expire_leases([(leased.attempt_id, submitting.re_ask_seconds(random.random()))])  # noqa: S311
             log.warning("submit_unanswered", attempt_id=str(leased.attempt_id), error=error.message)
             return
         self._strikes[leased.agent] += 1
-        seconds = policy.cool_down_seconds(
+        seconds = submitting.cool_down_seconds(
             error.retry_after_seconds, self._strikes[leased.agent], random.random()  # noqa: S311 - jitter
         )  # fmt: skip
         await self._storage.release_attempts([(leased.attempt_id, seconds, error.reason)])
@@ -159,7 +160,7 @@ class ClaimLoop:
         """One claim; True when there may be more to lease and room to hold it."""
         settings = self._settings
         self._submitter.freed.clear()
-        room = policy.room_for_claims(
+        room = submitting.room_for_claims(
             settings.submit_threads, settings.submit_ahead, self._submitter.held, settings.claim_batch
         )
         if room == 0:

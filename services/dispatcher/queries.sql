@@ -3,27 +3,29 @@
 -- name: lock_agents
 -- The agents that have work ready and may start some; limited ones locked for this transaction.
 -- locks: the guard of limits (shared), then agents in name order; a row that another replica holds is left to it
--- returns: name, and whether its row is locked by us
+-- returns: name, whether its row is locked by us, and what else the claim must know of it
 WITH guard AS MATERIALIZED (
     -- Held with the claim: a change of limits waits for us, and we never start in the middle of one.
     SELECT pg_advisory_xact_lock_shared(4951, 1)
 ), waiting AS MATERIALIZED (
-    SELECT a.name, a.max_concurrent_tasks IS NOT NULL OR a.max_tpm IS NOT NULL AS limited
+    SELECT a.name, a.max_concurrent_tasks IS NOT NULL OR a.max_tpm IS NOT NULL
+           OR a.circuit_failures IS NOT NULL OR a.by_policy AS limited, a.tasks_per_run, a.learn_estimates
       FROM guard, lockkeeper.agents a
      WHERE NOT a.paused
        AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
        AND EXISTS (SELECT FROM lockkeeper.tasks t
                     WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred)
 ), locked AS MATERIALIZED (
-    SELECT a.name
+    -- A row that changed since this statement began is read as it is now: options never lag behind their limits.
+    SELECT a.name, a.by_policy, a.tasks_per_run, a.circuit_failures IS NOT NULL AS has_breaker, a.learn_estimates
       FROM lockkeeper.agents a
      WHERE a.name IN (SELECT w.name FROM waiting w WHERE w.limited)
      ORDER BY a.name
        FOR NO KEY UPDATE SKIP LOCKED
 )
-SELECT name, true AS locked FROM locked
+SELECT name, true AS locked, by_policy, tasks_per_run, has_breaker, learn_estimates FROM locked
 UNION ALL
-SELECT name, false FROM waiting WHERE NOT limited
+SELECT name, false, false, tasks_per_run, false, learn_estimates FROM waiting WHERE NOT limited
 
 -- name: claim_tasks
 -- Lease the next tasks of these agents as far as their limits allow, in order, and open their attempts.
@@ -38,7 +40,8 @@ WITH room AS MATERIALIZED (
       FROM lockkeeper.agent_headroom h
      WHERE (h.agent = ANY ($1::text[])
             -- Not locked, so only while it has no limit in this snapshot; the guard keeps one from being set.
-            OR h.agent = ANY ($2::text[]) AND h.max_concurrent_tasks IS NULL AND h.max_tpm IS NULL)
+            OR h.agent = ANY ($2::text[]) AND h.max_concurrent_tasks IS NULL AND h.max_tpm IS NULL
+               AND NOT h.by_policy)
        AND NOT h.paused
        AND coalesce(h.cooldown_until <= lockkeeper.clock(), true)
        AND coalesce(h.slots > 0, true)

@@ -17,6 +17,12 @@ class LeasedAttempt:
     agent: str
     target: str
     waited_seconds: float
+    # How many attempts of this agent one run may carry, and the run that it is to share already.
+    tasks_per_run: int = 1
+    pack_id: UUID | None = None
+    # Its agent has a circuit breaker: its end must be looked at. And whether samples are wanted to learn from.
+    has_breaker: bool = False
+    learn_estimates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

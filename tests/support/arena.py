@@ -28,7 +28,7 @@ from tests.support.world import EMPTY
 T = TypeVar("T")
 
 _PICTURE = """
-SELECT t.status, t.attempt, t.attempt_unspent AND t.status = 'enqueued' AS unspent, t.spared_attempts, t.priority,
+SELECT t.status, t.attempt, t.overtaken, t.attempt_unspent AND t.status = 'enqueued' AS unspent, t.spared_attempts, t.priority,
        t.deferred, t.locked_by, t.reserved_tpm, t.lease_expires_at,
        (SELECT array_agg(e.verb ORDER BY e.version) FROM lockkeeper.task_events e WHERE e.task_id = t.id) AS verbs,
        (SELECT array_agg((x.attempt, x.status, x.run_id, x.cancel_requested_at IS NOT NULL, x.trace_state IS NOT NULL,
@@ -43,6 +43,13 @@ SELECT h.agent, h.running, h.max_concurrent_tasks, h.reserved_tpm, h.max_tpm
   FROM lockkeeper.agent_headroom h
  WHERE (h.running > h.max_concurrent_tasks OR h.reserved_tpm > h.max_tpm)
    AND EXISTS (SELECT FROM lockkeeper.tasks t WHERE t.agent = h.agent AND t.locked_by = $1)
+UNION ALL
+-- A budget that has less than nothing left, or one that was not asked.
+SELECT t.agent, NULL, NULL, NULL, NULL
+  FROM lockkeeper.tasks t
+  JOIN lockkeeper.budget_state b ON (b.scope, b.name) IN (('agent', t.agent), ('customer', t.customer))
+ WHERE t.locked_by = $1
+   AND (b.cost_left < 0 OR NOT EXISTS (SELECT FROM lockkeeper.reservations r WHERE r.attempt_id = t.attempt_id))
 """
 
 _ALL_LIVE = (

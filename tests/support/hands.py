@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any, Self
 from uuid import UUID
 
@@ -10,8 +11,10 @@ from services.callback_receiver.messages import Body, Kind, Report, Settled
 from services.callback_receiver.storage import CallbackStorage
 from services.console.routes.actions import Operator, Wish
 from services.console.storage.agents import SETTINGS, AgentStorage
+from services.console.storage.customers import CustomerStorage
 from services.console.storage.operating import OperatingStorage
 from services.dispatcher.storage import DispatcherStorage
+from services.dispatcher.storage.admission import PolicyClaim
 from services.sweeper.policy import Finding, Judgement
 from services.sweeper.storage import SweeperStorage
 from shared.client import enqueue
@@ -45,6 +48,7 @@ class Hands:
         self.sweeper = SweeperStorage(self._databases["sweeper"], replica)
         self.receiver = CallbackStorage(self._databases["callback_receiver"])
         self.agents = AgentStorage(self._databases["console"])
+        self._customers = CustomerStorage(self._databases["console"])
         # Notes that nobody opens gather and are never sent: no test here waits for one.
         self._notes = Notes(self._databases["console"])
         self._operator = Operator(OperatingStorage(self._databases["console"]), self._notes)
@@ -68,6 +72,15 @@ class Hands:
 
     async def claim(self, limit: int = 10) -> list[LeasedAttempt]:
         return await self.dispatcher.claim_tasks(limit, LEASE_SECONDS)
+
+    async def claim_of(self, agent: str) -> list[tuple[UUID, int]]:
+        """The claim of one agent by policy, as if nobody else were after it: tasks and attempts."""
+
+        async def work(connection: Any) -> list[Any]:
+            return await PolicyClaim(connection, self.replica, LEASE_SECONDS).lease([agent], 10)
+
+        rows = await self._databases["dispatcher"].atomically(work)
+        return [(row["task_id"], row["attempt"]) for row in rows]
 
     async def record_runs(self, runs: Sequence[tuple[UUID, int]]) -> list[bool]:
         """Whether each of these runs is unwanted by now."""
@@ -163,3 +176,11 @@ class Hands:
             await self.agents.change_agent(connection, name, changed, "ada")
 
         await self.agents.database.atomically(work)
+
+    async def set_customer(self, name: str, daily_budget: Decimal | None) -> None:
+        """Give a customer its first budget."""
+
+        async def work(connection: Any) -> None:
+            await self._customers.write_customer(connection, name, (daily_budget, None), "ada", 0)
+
+        await self._customers.database.atomically(work)

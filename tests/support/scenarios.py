@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from typing import Any
 
 from shared.runtime.http.problems import StateConflictError
@@ -40,6 +41,27 @@ def running(
         return facts
 
     return stage
+
+
+async def blocked(arena: Arena) -> Facts:
+    """A task that waits for room, and two behind it that would fit and may overtake it once."""
+    await make_agent(arena.owner, max_tpm=100, backfill=True, backfill_limit=1)
+    await make_tasks(arena.owner, 1, estimated_tokens=60)
+    await arena.hand.claim(1)
+    return Facts(
+        [
+            *await make_tasks(arena.owner, 1, estimated_tokens=90),
+            *await make_tasks(arena.owner, 2, estimated_tokens=10, priority=40),
+        ]
+    )
+
+
+async def one_purse(arena: Arena) -> Facts:
+    """A customer with money for one task, and a task of it at each of two agents."""
+    for agent in ("parser", "other"):
+        await make_agent(arena.owner, agent, expected_cost=Decimal(1))
+    await arena.hand.set_customer("acme", Decimal(1))
+    return Facts([(await make_tasks(arena.owner, 1, agent=agent, customer="acme"))[0] for agent in ("parser", "other")])
 
 
 async def overtaken(arena: Arena) -> Facts:
@@ -81,6 +103,13 @@ async def claim(hands: Hands, _: Facts) -> Any:
 
 async def claim_one(hands: Hands, _: Facts) -> Any:
     return await hands.claim(1)
+
+
+def claim_of(agent: str) -> Verb:
+    async def verb(hands: Hands, _: Facts) -> Any:
+        return await hands.claim_of(agent)
+
+    return verb
 
 
 def set_agent(*, lock: bool = True, **settings: Any) -> Verb:
@@ -175,6 +204,22 @@ SCENARIOS = {
                  ("claim", claim), ("limit", set_agent(max_concurrent_tasks=1)), again="claim", waits="claim limit"),
         scenario("claim, first token budget", waiting(3),
                  ("claim", claim), ("limit", set_agent(max_tpm=10)), again="claim", waits="claim limit"),
+        scenario("q01 claim, claim: one slot, by policy", waiting(3, max_concurrent_tasks=1, backfill=True),
+                 ("claim-p", claim), ("claim-q", claim)),
+        scenario("r01 claim, claim: one token budget, by policy", waiting(4, max_tpm=20, backfill=True),
+                 ("claim-p", claim), ("claim-q", claim)),
+        scenario("claim, claim: one spending budget", waiting(3, daily_budget=Decimal(1), expected_cost=Decimal(1)),
+                 ("claim-p", claim), ("claim-q", claim)),
+        scenario("claim, first spending budget", waiting(3, expected_cost=Decimal(1)),
+                 ("claim", claim), ("limit", set_agent(daily_budget=Decimal(1))), again="claim", waits="claim limit"),
+        scenario("claim, lower spending budget", waiting(3, daily_budget=Decimal(3), expected_cost=Decimal(1)),
+                 ("claim", claim), ("limit", set_agent(daily_budget=Decimal(1))), again="claim", waits="claim limit"),
+        scenario("claim, claim: one customer's budget at two agents", one_purse,
+                 ("claim-p", claim_of("parser")), ("claim-q", claim_of("other")), again="claim-p claim-q",
+                 preemptions=2),
+        scenario("claim, claim: a task that may be overtaken once", blocked, ("claim-p", claim), ("claim-q", claim)),
+        scenario("claim, reprioritise a task that is overtaken", blocked,
+                 ("claim", claim), ("change", act("reprioritise", priority=90)), again="claim", waits="change"),
         scenario("claim, pause", waiting(3), ("claim", claim), ("limit", set_agent(paused=True)),
                  again="claim", waits="claim limit"),
         scenario("claim, claim, first limit", waiting(3),
@@ -185,6 +230,8 @@ SCENARIOS = {
                  preemptions=1),
         scenario("c01 claim, cancel", waiting(), ("claim", claim), ("cancel", act("cancel")), again="claim",
                  waits="cancel"),
+        scenario("claim, cancel: by policy", waiting(1, backfill=True), ("claim", claim), ("cancel", act("cancel")),
+                 again="claim", waits="cancel"),
         scenario("claim, reprioritise", waiting(), ("claim", claim), ("change", act("reprioritise", priority=90)),
                  again="claim", waits="change"),
         scenario("c01 record_runs, cancel", running(submitted=False),

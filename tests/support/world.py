@@ -21,6 +21,7 @@ T = TypeVar("T")
 TABLES = (
     "tasks", "task_attempts", "task_events", "token_spending", "attempt_results", "recovered_results", "agents",
     "agent_changes", "replicas", "operator_audit",
+    "customers", "reservations", "fair_shares", "spending", "watched_attempts", "agent_estimates", "agent_circuits",
 )  # fmt: skip
 EMPTY = ";".join(f"DELETE FROM lockkeeper.{table}" for table in TABLES)
 

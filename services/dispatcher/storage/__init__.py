@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from services.dispatcher.storage.admission import PolicyClaim
 from shared.contract.ids import uuid7
 from shared.contract.rows import LeasedAttempt, UnwantedRun
 from shared.db.fenced import write_fenced
@@ -24,21 +26,32 @@ class DispatcherStorage:
 
     async def claim_tasks(self, limit: int, lease_seconds: float) -> list[LeasedAttempt]:
         """Lease up to `limit` tasks within every agent's limits, in one short transaction."""
-        ids = [uuid7() for _ in range(limit)]
 
         async def claim(connection: Connection) -> list[LeasedAttempt]:
-            agents = await connection.fetch(_SQL["lock_agents"].sql)
+            agents = {row["name"]: row for row in await connection.fetch(_SQL["lock_agents"].sql)}
             if not agents:
                 return []
-            locked = [row["name"] for row in agents if row["locked"]]
-            free = [row["name"] for row in agents if not row["locked"]]
-            # A later statement: its snapshot sees every claim that committed before we had the locks.
-            rows = await connection.fetch(
-                _SQL["claim_tasks"].sql, locked, free, limit, self._replica, ids, lease_seconds
-            )
-            return [LeasedAttempt(**row) for row in rows]
+            # Later statements: their snapshots see every claim that committed before we had the locks.
+            by_policy = [name for name, row in agents.items() if row["by_policy"]]
+            rows: list[Any] = []
+            if by_policy:
+                # Where there are agents of both kinds, neither may take every turn.
+                fair = limit if len(by_policy) == len(agents) else limit // 2 + limit % 2 * random.getrandbits(1)
+                rows = await PolicyClaim(connection, self._replica, lease_seconds).lease(by_policy, fair)
+            if len(by_policy) < len(agents) and len(rows) < limit:
+                rows += await self._claim_plain(connection, agents, limit - len(rows), lease_seconds)
+            return [_leased(row, agents[row["agent"]]) for row in rows]
 
         return await self._database.atomically(claim)
+
+    async def _claim_plain(
+        self, connection: Connection, agents: Mapping[str, Any], limit: int, lease_seconds: float
+    ) -> list[Any]:
+        plain = [row for row in agents.values() if not row["by_policy"]]
+        locked = [row["name"] for row in plain if row["locked"]]
+        free = [row["name"] for row in plain if not row["locked"]]
+        ids = [uuid7() for _ in range(limit)]
+        return await connection.fetch(_SQL["claim_tasks"].sql, locked, free, limit, self._replica, ids, lease_seconds)
 
     async def promote_due(self, limit: int) -> int:
         """Let tasks whose time has come be claimed; returns how many."""
@@ -93,3 +106,8 @@ class DispatcherStorage:
 
     async def _fenced(self, name: str, attempts: Sequence[UUID], *args: Any) -> list[Any]:
         return await write_fenced(self._database, _SQL[name], attempts, *args)
+
+
+def _leased(row: Any, agent: Any) -> LeasedAttempt:
+    options = {name: agent[name] for name in ("tasks_per_run", "has_breaker", "learn_estimates")}
+    return LeasedAttempt(**row, **options)

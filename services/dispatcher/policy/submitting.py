@@ -1,4 +1,4 @@
-"""Decisions of the dispatcher: how long to wait after which answer."""
+"""Decisions about handing on: how much to take, and how long to wait after which answer."""
 
 from __future__ import annotations
 

@@ -16,8 +16,10 @@ from lockkeeper.failure import CommandError
 from lockkeeper.options import filters as filter_options
 from lockkeeper.options import json_option, with_api
 
+STATUSES = ("enqueued", "processing", "completed", "failed", "cancelled")
 TERMINAL = {"completed", "failed", "cancelled"}
 POLL_SECONDS = 0.5
+RULES = ["all_completed", "any_completed", "all_ended"]
 ACTIONS = ["cancel", "retry", "reprocess", "reprioritise"]
 
 
@@ -37,14 +39,18 @@ def tasks() -> None:
 @click.option("--available-at", metavar="WHEN", help="Not before this instant (ISO 8601).")
 @click.option("--max-attempts", type=click.IntRange(1), help="Attempts before it fails for good.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label to find it by.")
+@click.option("--gather", type=click.Choice(RULES), help="Make them children of one parent, which ends by this rule.")
 @click.option("--wait", "wait", is_flag=True, help="Wait for the end; fails unless every task completed.")
 @json_option
 @with_api
 def submit(
     api: Api, files: tuple[Path, ...], documents: tuple[str, ...], input_text: str | None, labels: tuple[str, ...],
-    *, wait: bool, as_json: bool, **settings: Any,
+    *, gather: str | None, wait: bool, as_json: bool, **settings: Any,
 ) -> None:  # fmt: skip
-    """Submit one task per PDF in FILES, per --document, or one with --input."""
+    """Submit one task per PDF in FILES, per --document, or one with --input.
+
+    With --gather they are the children of one parent, which is what the command shows and waits for.
+    """
     inputs: list[Json] = [{"document_id": document} for document in documents]
     refused: list[Json] = []
     if files:
@@ -55,9 +61,12 @@ def submit(
         inputs.append({"input": _parsed(input_text)})
     if not inputs and not refused:
         raise CommandError("nothing to submit: give PDF files, --document or --input", 2)
+    common = given(settings) | ({"labels": _labels(labels)} if labels else {})
+    if gather is not None:
+        inputs = [_family(gather, common, inputs)]
+        common = {}
     if settings["idempotency_key"] and len(inputs) > 1:
         raise CommandError("an idempotency key names one task, and these are several", 2)
-    common = given(settings) | ({"labels": _labels(labels)} if labels else {})
     made = [api.post("/tasks", {**common, **each}) for each in inputs]
     if wait:
         made = wait_for_end(api, [task["id"] for task in made])
@@ -69,6 +78,13 @@ def submit(
             click.echo(f"refused: {each.get('name')}: {show.error_of({'error': each}) or each}", err=True)
     if refused or (wait and any(task["status"] != "completed" for task in made)):
         sys.exit(1)
+
+
+def _family(gather: str, common: Json, inputs: list[Json]) -> Json:
+    """The body of a parent with these children; the key is the parent's, the time is the children's."""
+    of_parent = {name: value for name, value in common.items() if name != "available_at"}
+    of_children = {name: value for name, value in common.items() if name != "idempotency_key"}
+    return {**of_parent, "gather": gather, "children": [{**of_children, **each} for each in inputs]}
 
 
 def wait_for_end(api: Api, ids: list[str]) -> list[Json]:
@@ -124,6 +140,7 @@ def show_(api: Api, task_id: str, *, as_json: bool) -> None:
             ("customer", task.get("customer")),
             ("priority", task.get("priority")),
             ("attempt", f"{task.get('attempt')} of {task.get('max_attempts')}"),
+            ("children", _children(task.get("family"))),
             ("created", task.get("created_at")),
             ("started", task.get("started_at")),
             ("finished", task.get("finished_at")),
@@ -199,6 +216,13 @@ def _table(found: list[Json]) -> None:
             for task in found
         ],
     )  # fmt: skip
+
+
+def _children(family: Json | None) -> str | None:
+    if family is None:
+        return None
+    ends = ", ".join(f"{family[name]} {name}" for name in STATUSES if family[name])
+    return f"{family['children']} ({ends or 'none'}), rule {family['gather']}"
 
 
 def _parsed(text: str) -> object:

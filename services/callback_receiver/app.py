@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.callback_receiver.loops import DatabaseClock, RecoveredLoop, Settler
+from services.callback_receiver.loops import DatabaseClock, GatherLoop, RecoveredLoop, Settler
 from services.callback_receiver.routes import Callbacks, create_app
 from services.callback_receiver.settings import CallbackReceiverSettings
 from services.callback_receiver.storage import CallbackStorage
@@ -18,7 +18,7 @@ async def compose(process: Process, settings: CallbackReceiverSettings) -> Servi
     clock = DatabaseClock(storage, settings)
     recovered = RecoveredLoop(storage, process.notes, settings)
     return Service(
-        loops=(clock, recovered),
+        loops=(clock, recovered, GatherLoop(storage, process.notes, settings)),
         app=create_app(Callbacks(settler.settle, clock.now, settings)),
         wakes={Channel.RESULT_RECOVERED: (recovered,)},
     )

@@ -218,6 +218,26 @@ class DatabaseClock:
         return False
 
 
+class GatherLoop:
+    """Ends parents once their children have ended. By polling: a wake for each child would cost them more."""
+
+    name = "gather_families"
+
+    def __init__(self, storage: CallbackStorage, notes: Notes, settings: CallbackReceiverSettings) -> None:
+        self.poll_seconds = settings.gather_poll_seconds
+        self._storage = storage
+        self._notes = notes
+        self._limit = settings.batch_size
+
+    async def run_once(self) -> bool:
+        """End one batch; True when it was full."""
+        ended = await self._storage.gather_families(self._limit)
+        if ended:
+            self._notes.send(Channel.TASK_CHANGED, ended)
+            log.info("gather_families", tasks=[str(each) for each in ended])
+        return len(ended) == self._limit
+
+
 class RecoveredLoop:
     """Settles the results that the sweeper found without a callback, by the very rules of a callback."""
 

@@ -256,6 +256,48 @@ SELECT r.attempt_id, s.attempt_id IS NOT NULL AS is_there, s.confidence, s.pages
 -- owner: callback_receiver
 UPDATE lockkeeper.recovered_results SET settled_at = lockkeeper.clock() WHERE attempt_id = ANY ($1::uuid[])
 
+-- name: find_families
+-- Parents that wait and whose children seem to have ended.
+SELECT p.id
+  FROM lockkeeper.tasks p
+ WHERE p.gather IS NOT NULL AND p.status = 'enqueued'
+   AND NOT EXISTS (SELECT FROM lockkeeper.tasks c
+                    WHERE c.parent_task_id = p.id AND c.status IN ('enqueued', 'processing'))
+ ORDER BY p.id
+ LIMIT $1
+
+-- name: lock_families
+-- Hold these parents. Who adds a child, does one anew or cancels holds its parent too.
+-- locks: tasks by id, skipping those that somebody else holds
+SELECT id FROM lockkeeper.tasks WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+
+-- name: gather_families
+-- End parents by their rules; the result says what became of the children.
+-- owner: callback_receiver     transition: gather
+-- fence: still waiting, and in this later snapshot still without an open child
+-- locks: taken by lock_families
+-- returns: the parents that ended
+WITH ended AS (
+    SELECT f.*, CASE f.gather WHEN 'all_completed' THEN f.completed = f.children
+                              WHEN 'any_completed' THEN f.completed > 0 OR f.children = 0
+                              ELSE true END AS is_well
+      FROM lockkeeper.families f
+     WHERE f.parent_id = ANY ($1::uuid[]) AND f.status = 'enqueued' AND f.enqueued + f.processing = 0
+)
+UPDATE lockkeeper.tasks t
+   SET status = CASE WHEN e.is_well THEN 'completed' ELSE 'failed' END,
+       finished_at = lockkeeper.clock(), deferred = false,
+       result = CASE WHEN e.is_well THEN jsonb_build_object('children', e.children, 'completed', e.completed,
+                                                            'failed', e.failed, 'cancelled', e.cancelled) END,
+       error = CASE WHEN NOT e.is_well THEN jsonb_build_object('reason', 'children_failed', 'message',
+           format('of %s children %s completed, %s failed and %s were cancelled',
+                  e.children, e.completed, e.failed, e.cancelled)) END,
+       version = t.version + 1, verb = 'gather',
+       reason = CASE WHEN e.is_well THEN NULL ELSE 'children_failed' END
+  FROM ended e
+ WHERE t.id = e.parent_id AND t.status = 'enqueued'
+RETURNING t.id
+
 -- name: read_clock
 -- The database's clock, in seconds since 1970.
 SELECT extract(epoch FROM lockkeeper.clock())::float8

@@ -33,6 +33,7 @@ class CallbackReceiverSettings(BaseSettings):
     settle_seconds: float = Field(default=10, gt=0, description="a report that is not settled by then is answered 503")
     max_waiting: int = Field(default=5_000, ge=1, description="reports held before new ones are answered 503")
     clock_seconds: float = Field(default=30, gt=0, description="how often the database's clock is read")
+    gather_poll_seconds: float = Field(default=2, gt=0, description="between looks at parents that wait")
     recovered_poll_seconds: float = Field(default=5, gt=0)
 
     @model_validator(mode="after")

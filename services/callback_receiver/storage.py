@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -53,6 +54,17 @@ class CallbackStorage:
             return [settled for settled in found if settled is not None], len(done)
 
         return await self._database.atomically(work)
+
+    async def gather_families(self, limit: int) -> list[UUID]:
+        """End parents whose children have all ended; returns them."""
+
+        async def work(connection: Connection) -> list[UUID]:
+            parents = [row["id"] for row in await connection.fetch(_SQL["lock_families"], found)]
+            # A later statement: its snapshot sees every child that was added before we had the locks.
+            return [row["id"] for row in await connection.fetch(_SQL["gather_families"], parents)]
+
+        found = [row["id"] for row in await self._database.fetch(_SQL["find_families"], limit)]
+        return await self._database.atomically(work) if found else []
 
     async def read_clock(self) -> float:
         """The database's clock, in seconds since 1970."""

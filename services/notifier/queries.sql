@@ -7,7 +7,7 @@ WITH changed AS MATERIALIZED (
 )
 SELECT changed.*, w.reason AS waiting_reason
   FROM changed
-  LEFT JOIN lockkeeper.waiting_reasons(ARRAY (SELECT id FROM changed WHERE status = 'enqueued')) w
+  LEFT JOIN lockkeeper.why_waiting(ARRAY (SELECT id FROM changed WHERE status = 'enqueued')) w
     ON w.task_id = changed.id
 
 -- name: list_tasks
@@ -17,7 +17,7 @@ WITH page AS MATERIALIZED (
 )
 SELECT page.*, w.reason AS waiting_reason
   FROM page
-  LEFT JOIN lockkeeper.waiting_reasons(ARRAY (SELECT id FROM page WHERE status = 'enqueued')) w ON w.task_id = page.id
+  LEFT JOIN lockkeeper.why_waiting(ARRAY (SELECT id FROM page WHERE status = 'enqueued')) w ON w.task_id = page.id
  ORDER BY page.created_at DESC, page.id DESC
 
 -- name: summarise_tasks

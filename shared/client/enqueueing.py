@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, get_args
 from uuid import UUID
 
 import orjson
@@ -15,6 +15,7 @@ import orjson
 from shared.contract.channels import Channel
 from shared.contract.errors import ConflictError, RejectedError, TransientError
 from shared.contract.ids import uuid7
+from shared.contract.lifecycle import TaskStatus
 from shared.contract.text import clean_json, clean_text
 from shared.db.notes import encode
 from shared.db.pool import Connection
@@ -22,6 +23,9 @@ from shared.db.statements import load
 
 _SQL = {name: statement.sql for name, statement in load("shared.client").items()}
 _AGENT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+Gather = Literal["all_completed", "any_completed", "all_ended"]
+"""When a parent completes: all its children did, one did, or whatever became of them; else it fails."""
+_RULES = frozenset(get_args(Gather))
 _NAMED_IN_NOTES = 500
 """More new tasks than this are noted as a whole: naming each would cost more than looking at everything."""
 
@@ -44,6 +48,9 @@ class NewTask:
     max_attempts: int | None = None
     labels: dict[str, Any] = field(default_factory=dict)
     estimated_tokens: int | None = None
+    parent_task_id: UUID | None = None
+    gather: Gather | None = None
+    """Makes it a parent: no work of its own; it ends by this rule when its children have ended."""
 
 
 async def enqueue(
@@ -59,6 +66,8 @@ async def enqueue(
     max_attempts: int | None = None,
     labels: dict[str, Any] | None = None,
     estimated_tokens: int | None = None,
+    parent_task_id: UUID | None = None,
+    gather: Gather | None = None,
 ) -> UUID:
     """The id of the new task, or of the one that the idempotency key stands for already.
 
@@ -69,9 +78,31 @@ async def enqueue(
     task = NewTask(
         agent=agent, input=input or {}, document_id=document_id, customer=customer, priority=priority,
         idempotency_key=idempotency_key, available_at=available_at, max_attempts=max_attempts, labels=labels or {},
-        estimated_tokens=estimated_tokens,
+        estimated_tokens=estimated_tokens, parent_task_id=parent_task_id, gather=gather,
     )  # fmt: skip
     return (await enqueue_many(connection, [task]))[0]
+
+
+async def enqueue_family(
+    connection: Connection, parent: NewTask, children: Iterable[NewTask]
+) -> tuple[UUID, list[UUID]]:
+    """The ids of a parent with its rule in `gather`, and of its children, in one transaction with the caller's.
+
+    A parent without children ends at once, so they belong together. A parent that its idempotency key stands
+    for already keeps the children that it has: none is added, and the list is empty. Errors as in `enqueue`.
+    """
+    if parent.gather is None:
+        raise RejectedError("gather: a parent needs a rule", reason="bad_value")
+    family = [parent, *children]
+    # The parent's id comes before its children's: whoever locks in the order of ids locks it first.
+    first, *rest = sorted(uuid7() for _ in family)
+    async with connection.transaction():
+        (parent_id,) = await _enqueue(connection, [parent], [first])
+        if parent_id != first or not rest:
+            return parent_id, []
+        return parent_id, await _enqueue(
+            connection, [replace(each, parent_task_id=parent_id) for each in family[1:]], rest
+        )
 
 
 async def enqueue_many(connection: Connection, tasks: Iterable[NewTask]) -> list[UUID]:
@@ -81,16 +112,40 @@ async def enqueue_many(connection: Connection, tasks: Iterable[NewTask]) -> list
     A few thousand at a time is a good size.
     """
     wanted = list(tasks)
-    if not wanted:
-        return []
     # Ids in order, so that equals start in the order given; new ones, so that they land at the index's edge.
-    ids = sorted(uuid7() for _ in wanted)
+    return await _enqueue(connection, wanted, sorted(uuid7() for _ in wanted)) if wanted else []
+
+
+async def _enqueue(connection: Connection, wanted: Sequence[NewTask], ids: Sequence[UUID]) -> list[UUID]:
     rows = [_row(task_id, task) for task_id, task in zip(ids, wanted, strict=True)]
-    if len(rows) == 1 or not any(task.idempotency_key for task in wanted):
+    has_parents = any(task.parent_task_id for task in wanted)
+    if not has_parents and (len(rows) == 1 or not any(task.idempotency_key for task in wanted)):
         return await _insert(connection, wanted, rows)
     # A key that stands for other content takes back the rows beside it, and nothing of the caller's.
     async with connection.transaction():
+        if has_parents:
+            await _hold_parents(connection, wanted)
         return await _insert(connection, wanted, rows)
+
+
+async def _hold_parents(connection: Connection, tasks: Sequence[NewTask]) -> None:
+    """Keep the parents of these tasks open until the caller commits."""
+    wanted = {task.parent_task_id for task in tasks if task.parent_task_id is not None}
+    found = {row["id"]: row for row in await connection.fetch(_SQL["lock_parents"], list(wanted))}
+    for parent in wanted:
+        if parent not in found or found[parent]["gather"] is None:
+            raise RejectedError(f"parent_task_id: {parent} is no parent", reason="not_a_parent")
+    ended = {parent: row["status"] for parent, row in found.items() if row["status"] != TaskStatus.ENQUEUED}
+    late = [task for task in tasks if task.parent_task_id in ended]
+    keys = [task.idempotency_key for task in late if task.idempotency_key is not None]
+    # Who asks again for a child that stands gets it, however long its parent has ended.
+    standing = (
+        {row["idempotency_key"] for row in await connection.fetch(_SQL["find_keyed_tasks"], keys)} if keys else ()
+    )
+    for task in late:
+        if task.idempotency_key not in standing:
+            said = f"the parent {task.parent_task_id} has ended as {ended[task.parent_task_id]}"
+            raise ConflictError(said, reason="parent_ended")
 
 
 async def _insert(connection: Connection, wanted: Sequence[NewTask], rows: Sequence[tuple[Any, ...]]) -> list[UUID]:
@@ -143,7 +198,7 @@ def _row(task_id: UUID, task: NewTask) -> tuple[Any, ...]:
     return (
         task_id, task.agent, customer, task.priority, orjson.dumps(content["input"]).decode(),
         orjson.dumps(content["labels"]).decode(), task.available_at, task.max_attempts, task.document_id, key,
-        None if key is None else request_digest(task, content), task.estimated_tokens,
+        None if key is None else request_digest(task, content), task.estimated_tokens, task.parent_task_id, task.gather,
     )  # fmt: skip
 
 
@@ -153,8 +208,8 @@ def request_digest(task: NewTask, content: dict[str, Any]) -> str:
         "agent": task.agent, "document_id": task.document_id, "customer": task.customer, "priority": task.priority,
         "available_at": task.available_at, "max_attempts": task.max_attempts,
     }  # fmt: skip
-    if task.estimated_tokens is not None:
-        body["estimated_tokens"] = task.estimated_tokens
+    later = {"estimated_tokens": task.estimated_tokens, "parent_task_id": task.parent_task_id, "gather": task.gather}
+    body |= {name: value for name, value in later.items() if value is not None}
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -175,6 +230,9 @@ def _check(task: NewTask) -> None:
         (task.max_attempts is not None and not 1 <= task.max_attempts <= 100, "max_attempts: must be from 1 to 100"),
         (task.estimated_tokens is not None and task.estimated_tokens < 1, "estimated_tokens: must be at least 1"),
         (task.available_at is not None and task.available_at.tzinfo is None, "available_at: needs a time zone"),
+        (task.gather is not None and task.gather not in _RULES, f"gather: must be one of {', '.join(sorted(_RULES))}"),
+        (task.gather is not None and task.parent_task_id is not None, "parent_task_id: a parent has no parent"),
+        (task.gather is not None and task.available_at is not None, "available_at: a parent is never started"),
         (task.idempotency_key is not None and not 1 <= len(task.idempotency_key) <= 400,
          "idempotency_key: must have 1 to 400 characters"),
     )  # fmt: skip

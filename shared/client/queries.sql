@@ -8,22 +8,25 @@
 WITH given AS MATERIALIZED (
     SELECT *
       FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::text[], $6::text[], $7::timestamptz[],
-                  $8::smallint[], $9::uuid[], $10::text[], $11::text[], $12::bigint[])
+                  $8::smallint[], $9::uuid[], $10::text[], $11::text[], $12::bigint[], $13::uuid[], $14::text[])
            AS g (id, agent, customer, priority, input, labels, available_at, max_attempts, document_id,
-                 idempotency_key, request_digest, estimated_tokens)
+                 idempotency_key, request_digest, estimated_tokens, parent_task_id, gather)
 ), unknown AS MATERIALIZED (
     SELECT DISTINCT g.agent FROM given g
      WHERE NOT EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = g.agent)
 ), made AS (
     INSERT INTO lockkeeper.tasks
            (id, agent, customer, priority, input, labels, available_at, deferred, max_attempts, document_id,
-            idempotency_key, request_digest, estimated_tokens)
+            idempotency_key, request_digest, estimated_tokens, parent_task_id, gather)
     SELECT g.id, g.agent, g.customer, g.priority, g.input::jsonb, g.labels::jsonb,
-           coalesce(g.available_at, lockkeeper.clock()), coalesce(g.available_at > lockkeeper.clock(), false),
+           -- A parent is never due: its children end it.
+           CASE WHEN g.gather IS NOT NULL THEN '9999-01-01Z' ELSE coalesce(g.available_at, lockkeeper.clock()) END,
+           g.gather IS NOT NULL OR coalesce(g.available_at > lockkeeper.clock(), false),
            coalesce(g.max_attempts, a.max_attempts), g.document_id, g.idempotency_key, g.request_digest,
            -- Uncounted pages are guessed from the size; without a document the agent's default holds.
            coalesce(g.estimated_tokens, CASE WHEN d.id IS NOT NULL THEN
-                    greatest(1, coalesce(d.pages, round(d.bytes / 60000.0))) * a.tokens_per_page END)
+                    greatest(1, coalesce(d.pages, round(d.bytes / 60000.0))) * a.tokens_per_page END),
+           g.parent_task_id, g.gather
       FROM given g
       JOIN lockkeeper.agents a ON a.name = g.agent
       LEFT JOIN lockkeeper.documents d ON d.id = g.document_id
@@ -38,7 +41,13 @@ SELECT ARRAY(SELECT agent FROM unknown ORDER BY agent) AS unknown_agents,
                 AND NOT EXISTS (SELECT FROM made m WHERE m.id = g.id)) AS taken,
        (SELECT count(*) FROM made) AS made,
        (SELECT count(pg_notify(n.channel, n.payload))
-          FROM unnest($13::text[], $14::text[]) AS n (channel, payload)) AS notes
+          FROM unnest($15::text[], $16::text[]) AS n (channel, payload)) AS notes
+
+-- name: lock_parents
+-- Keep these parents from ending before the caller's transaction does.
+-- locks: tasks by id, shared: many may add children at once, but nobody while a parent is ended
+-- returns: each with its status and rule, as of now
+SELECT id, status, gather FROM lockkeeper.tasks WHERE id = ANY ($1::uuid[]) ORDER BY id FOR SHARE
 
 -- name: find_keyed_tasks
 -- The tasks that idempotency keys stand for. A later statement, so that it sees what won the race.

@@ -252,6 +252,7 @@ CREATE TABLE lockkeeper.tasks (
     error jsonb,
     result jsonb,
     overtaken smallint DEFAULT 0 NOT NULL,
+    gather text,
     CONSTRAINT finished_means_terminal CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text])))),
     CONSTRAINT leased_means_processing CHECK (((lease_expires_at IS NOT NULL) = (status = 'processing'::text))),
     CONSTRAINT tasks_estimated_tokens_check CHECK ((estimated_tokens >= 1)),
@@ -940,6 +941,14 @@ CREATE FUNCTION lockkeeper.waiting_reasons(of_tasks uuid[]) RETURNS TABLE(task_i
       FROM me LEFT JOIN room ON room.agent = me.agent
 $$;
 
+CREATE FUNCTION lockkeeper.why_waiting(of_tasks uuid[]) RETURNS TABLE(task_id uuid, reason text)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT w.task_id, CASE WHEN t.gather IS NULL THEN w.reason ELSE 'children' END
+      FROM lockkeeper.waiting_reasons(of_tasks) w
+      JOIN lockkeeper.tasks t ON t.id = w.task_id
+$$;
+
 CREATE TABLE agent_ops.agent_review_decisions (
     decision_id uuid NOT NULL,
     run_id uuid NOT NULL,
@@ -1589,6 +1598,62 @@ CREATE TABLE lockkeeper.fair_shares (
 )
 WITH (fillfactor='50');
 
+CREATE VIEW lockkeeper.families AS
+ SELECT p.id AS parent_id,
+    p.agent,
+    p.gather,
+    p.status,
+    c.children,
+    c.enqueued,
+    c.processing,
+    c.completed,
+    c.failed,
+    c.cancelled
+   FROM (lockkeeper.tasks p
+     CROSS JOIN LATERAL ( SELECT count(*) AS children,
+            count(*) FILTER (WHERE (k.status = 'enqueued'::text)) AS enqueued,
+            count(*) FILTER (WHERE (k.status = 'processing'::text)) AS processing,
+            count(*) FILTER (WHERE (k.status = 'completed'::text)) AS completed,
+            count(*) FILTER (WHERE (k.status = 'failed'::text)) AS failed,
+            count(*) FILTER (WHERE (k.status = 'cancelled'::text)) AS cancelled
+           FROM lockkeeper.tasks k
+          WHERE ((k.parent_task_id = p.id) AND (NOT (EXISTS ( SELECT
+                   FROM lockkeeper.tasks n
+                  WHERE ((n.source_task_id = k.id) AND (n.parent_task_id = p.id))))))) c)
+  WHERE (p.gather IS NOT NULL);
+
+CREATE VIEW lockkeeper.family_costs AS
+ SELECT p.id AS parent_id,
+    c.input_tokens,
+    c.output_tokens,
+    c.cache_read_tokens,
+    c.cache_write_tokens,
+    c.llm_cost,
+    c.compute_cost,
+    c.retry_cost,
+    c.currency,
+    c.cost_status
+   FROM (lockkeeper.tasks p
+     CROSS JOIN LATERAL ( SELECT (sum(k.input_tokens))::bigint AS input_tokens,
+            (sum(k.output_tokens))::bigint AS output_tokens,
+            (sum(k.cache_read_tokens))::bigint AS cache_read_tokens,
+            (sum(k.cache_write_tokens))::bigint AS cache_write_tokens,
+            sum(k.llm_cost) AS llm_cost,
+            sum(k.compute_cost) AS compute_cost,
+            sum(k.retry_cost) AS retry_cost,
+            COALESCE(min(k.currency), 'USD'::text) AS currency,
+                CASE
+                    WHEN (count(*) = 0) THEN 'final'::text
+                    WHEN bool_or((k.cost_status = 'pending'::text)) THEN 'pending'::text
+                    WHEN bool_or((k.cost_status = 'unknown'::text)) THEN 'unknown'::text
+                    WHEN bool_or((k.cost_status = 'partial'::text)) THEN 'partial'::text
+                    ELSE 'final'::text
+                END AS cost_status
+           FROM (lockkeeper.tasks t
+             JOIN lockkeeper.task_costs k ON ((k.task_id = t.id)))
+          WHERE ((t.parent_task_id = p.id) AND (k.attempts > 0))) c)
+  WHERE (p.gather IS NOT NULL);
+
 CREATE TABLE lockkeeper.model_prices (
     id bigint NOT NULL,
     model text NOT NULL,
@@ -1961,6 +2026,9 @@ ALTER TABLE ONLY lockkeeper.api_tokens
 ALTER TABLE ONLY lockkeeper.attempt_results
     ADD CONSTRAINT attempt_results_pkey PRIMARY KEY (attempt_id);
 
+ALTER TABLE lockkeeper.tasks
+    ADD CONSTRAINT available_within_reach CHECK (((available_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (available_at < '9999-12-31 00:00:00+00'::timestamp with time zone))) NOT VALID;
+
 ALTER TABLE ONLY lockkeeper.cost_entries
     ADD CONSTRAINT cost_entries_pkey PRIMARY KEY (source, record_id, attempt_id);
 
@@ -1996,6 +2064,9 @@ ALTER TABLE ONLY lockkeeper.model_prices
 
 ALTER TABLE ONLY lockkeeper.operator_audit
     ADD CONSTRAINT operator_audit_pkey PRIMARY KEY (id);
+
+ALTER TABLE lockkeeper.tasks
+    ADD CONSTRAINT parents_only_wait CHECK (((gather IS NULL) OR ((gather = ANY (ARRAY['all_completed'::text, 'any_completed'::text, 'all_ended'::text])) AND (status <> 'processing'::text) AND (deferred = (status = 'enqueued'::text)) AND (parent_task_id IS NULL)))) NOT VALID;
 
 ALTER TABLE ONLY lockkeeper.recovered_results
     ADD CONSTRAINT recovered_results_pkey PRIMARY KEY (attempt_id);
@@ -2038,6 +2109,9 @@ ALTER TABLE ONLY lockkeeper.tasks
 
 ALTER TABLE ONLY lockkeeper.totals_state
     ADD CONSTRAINT totals_state_pkey PRIMARY KEY (is_only);
+
+ALTER TABLE lockkeeper.model_prices
+    ADD CONSTRAINT valid_within_reach CHECK (((valid_from > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (valid_from < '9999-12-31 00:00:00+00'::timestamp with time zone) AND (valid_to < '9999-12-31 00:00:00+00'::timestamp with time zone))) NOT VALID;
 
 ALTER TABLE ONLY lockkeeper.watched_attempts
     ADD CONSTRAINT watched_attempts_pkey PRIMARY KEY (attempt_id);
@@ -2114,7 +2188,11 @@ CREATE INDEX tasks_children ON lockkeeper.tasks USING btree (parent_task_id) WHE
 
 CREATE INDEX tasks_deferred ON lockkeeper.tasks USING btree (available_at) WHERE ((status = 'enqueued'::text) AND deferred);
 
+CREATE INDEX tasks_gathering ON lockkeeper.tasks USING btree (id) WHERE ((gather IS NOT NULL) AND (status = 'enqueued'::text));
+
 CREATE UNIQUE INDEX tasks_idempotency ON lockkeeper.tasks USING btree (idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+CREATE INDEX tasks_open_children ON lockkeeper.tasks USING btree (parent_task_id) WHERE ((parent_task_id IS NOT NULL) AND (status = ANY (ARRAY['enqueued'::text, 'processing'::text])));
 
 CREATE INDEX tasks_processing ON lockkeeper.tasks USING btree (agent) WHERE (status = 'processing'::text);
 

@@ -21,15 +21,26 @@ SELECT e.task_id, count(*) AS endings
   FROM lockkeeper.task_events e
  WHERE e.status IN ('completed', 'failed', 'cancelled')
  GROUP BY e.task_id
-HAVING count(*) FILTER (WHERE e.verb IN ('complete', 'fail', 'refuse', 'give_up', 'cancel')) <> 1
+HAVING count(*) FILTER (WHERE e.verb IN ('complete', 'fail', 'refuse', 'give_up', 'cancel', 'gather')) <> 1
 
 -- name: one_completed_attempt
--- A completed task has exactly one attempt that completed it, and no other task has any.
+-- A completed task has exactly one attempt that completed it, and no other task has any. Parents have no attempts.
 SELECT t.id AS task_id, t.status, count(x.id) AS completed_attempts
   FROM lockkeeper.tasks t
   LEFT JOIN lockkeeper.task_attempts x ON x.task_id = t.id AND x.status = 'completed'
  GROUP BY t.id, t.status
-HAVING count(x.id) <> (t.status = 'completed')::int
+HAVING count(x.id) <> (t.status = 'completed' AND t.gather IS NULL)::int
+
+-- name: parents_end_with_their_children
+-- When a parent has ended so have its children, and as its rule says; nothing was ever started for it.
+SELECT f.parent_id AS task_id, f.status, f.gather, f.children, f.completed, f.enqueued + f.processing AS open
+  FROM lockkeeper.families f
+ WHERE f.status IN ('completed', 'failed', 'cancelled') AND f.enqueued + f.processing > 0
+    OR f.status IN ('completed', 'failed')
+   AND (f.status = 'completed') <> CASE f.gather WHEN 'all_completed' THEN f.completed = f.children
+                                                 WHEN 'any_completed' THEN f.completed > 0 OR f.children = 0
+                                                 ELSE true END
+    OR EXISTS (SELECT FROM lockkeeper.task_attempts x WHERE x.task_id = f.parent_id)
 
 -- name: events_are_gap_free
 -- Every version of a task after its first has its event.

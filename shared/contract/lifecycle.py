@@ -71,6 +71,9 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("complete", TaskStatus.ENQUEUED, TaskStatus.COMPLETED, "callback_receiver"),
     Transition("fail", TaskStatus.PROCESSING, TaskStatus.FAILED, "callback_receiver"),
     Transition("fail", TaskStatus.ENQUEUED, TaskStatus.FAILED, "callback_receiver"),
+    # A parent, once its children have ended.
+    Transition("gather", TaskStatus.ENQUEUED, TaskStatus.COMPLETED, "callback_receiver"),
+    Transition("gather", TaskStatus.ENQUEUED, TaskStatus.FAILED, "callback_receiver"),
     Transition("cancel", TaskStatus.ENQUEUED, TaskStatus.CANCELLED, "console"),
     Transition("cancel", TaskStatus.PROCESSING, TaskStatus.CANCELLED, "console"),
 )

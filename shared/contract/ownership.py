@@ -147,7 +147,7 @@ ROLES: dict[str, ServiceRole] = {
         ),
     ),
     "callback_receiver": ServiceRole(
-        (*_QUEUE, "attempt_results", "recovered_results"),
+        (*_QUEUE, "attempt_results", "recovered_results", "families"),
         (
             _REPLICA,
             _EVENTS,
@@ -201,7 +201,18 @@ ROLES: dict[str, ServiceRole] = {
     ),
     "notifier": ServiceRole((*_QUEUE, *_COSTS, *_TOTALS, "api_tokens"), (_REPLICA,)),
     "console": ServiceRole(
-        (*_QUEUE, *_COSTS, *_QUESTIONS, *_TOTALS, "agent_changes", "operator_audit", "attempt_results", "api_tokens"),
+        (
+            *_QUEUE,
+            *_COSTS,
+            *_QUESTIONS,
+            *_TOTALS,
+            "agent_changes",
+            "operator_audit",
+            "attempt_results",
+            "api_tokens",
+            "families",
+            "family_costs",
+        ),
         (
             _REPLICA,
             Grant("task_counted", insert=True, update=("*",), delete=True),

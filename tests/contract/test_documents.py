@@ -21,6 +21,9 @@ STATE_MACHINE = """# The life of a task
 Generated from `TRANSITIONS` in `shared/contract/lifecycle.py`; arrows carry the verb and the service that owns it.
 The database refuses every other move, and a terminal task never moves again.
 
+A parent (`gather` is set) has no work of its own: it stays enqueued until its children have ended, and `gather` ends it by
+its rule. Children may be added and done anew as long as it waits; its cancelling cancels them.
+
 ```mermaid
 {picture}```
 """

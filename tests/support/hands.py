@@ -17,7 +17,7 @@ from services.dispatcher.storage import DispatcherStorage
 from services.dispatcher.storage.admission import PolicyClaim
 from services.sweeper.policy import Finding, Judgement
 from services.sweeper.storage import SweeperStorage
-from shared.client import enqueue
+from shared.client import Gather, NewTask, enqueue, enqueue_family
 from shared.contract.callback import FailureBody, HeartbeatBody, ResultBody, Usage
 from shared.contract.rows import LeasedAttempt, UnwantedRun
 from shared.db.notes import Notes
@@ -125,6 +125,10 @@ class Hands:
     async def settle_recovered(self) -> list[Settled]:
         return (await self.receiver.settle_recovered(100))[0]
 
+    async def gather(self) -> list[UUID]:
+        """One look at all families."""
+        return await self.receiver.gather_families(100)
+
     async def store_result(self, attempt: UUID) -> None:
         """What the agent leaves before it calls back."""
         report = ResultBody(result_stored=True).model_dump(mode="json", exclude={"result"})
@@ -161,6 +165,12 @@ class Hands:
     async def enqueue(self, agent: str = "parser", **task: Any) -> UUID:
         async with self._databases["console"].transaction() as connection:
             return await enqueue(connection, agent=agent, **task)
+
+    async def enqueue_family(self, gather: Gather, children: int, agent: str = "parser") -> tuple[UUID, list[UUID]]:
+        async with self._databases["console"].transaction() as connection:
+            return await enqueue_family(
+                connection, NewTask(agent=agent, gather=gather), [NewTask(agent=agent) for _ in range(children)]
+            )
 
     async def act(self, action: Any, task: UUID, *, priority: int | None = None) -> UUID:
         return await self._operator.act_on_one(Wish(action, "ada", priority=priority), task)

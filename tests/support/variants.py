@@ -135,6 +135,20 @@ EXPLORER_VARIANTS = (
     Variant("retry copies without the lock", (("console.lock_tasks", " FOR NO KEY UPDATE", ""),), "retry, retry: one copy"),
 )  # fmt: skip
 
+FAMILY_VARIANTS = (
+    Variant("a child is added whatever its parent does", (("console.lock_parents", " FOR SHARE", ""),), "gather, add a child"),
+    Variant("a child is done anew without a look at its parent",
+            (("console.lock_tasks", "UNION SELECT parent_task_id FROM lockkeeper.tasks WHERE id = ANY ($1::uuid[])", ""),),
+            "gather, retry a failed child"),
+    Variant("gather without locks", (("callback_receiver.lock_families", " FOR NO KEY UPDATE SKIP LOCKED", ""),),
+            "gather, cancel the parent"),
+    Variant("gather by what was seen before the lock",
+            (("callback_receiver.gather_families", " AND f.enqueued + f.processing = 0", ""),), "gather, add a child"),
+    Variant("a cancelled parent leaves its children",
+            (("console.list_open_children", "AND status IN ('enqueued', 'processing')", "AND false"),),
+            "cancel the parent, add a child"),
+)  # fmt: skip
+
 MACHINE_VARIANTS = (
     Variant("release forgets the attempt's id",
             (("dispatcher.release_attempts", "attempt_unspent = true", "attempt_unspent = false"),)),

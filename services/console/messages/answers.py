@@ -165,14 +165,27 @@ class Event(Answer):
     reason: str | None
 
 
+class Family(Answer):
+    """A parent's rule, and how many of its children are where; one that was done anew counts as its newest copy."""
+
+    gather: str
+    children: int
+    enqueued: int
+    processing: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
 class TaskDetail(Task):
-    """Everything about one task."""
+    """Everything about one task. The cost of a parent is that of all its children."""
 
     attempts: list[Attempt]
     events: list[Event]
     cost: Cost
     result: Any
     input: dict[str, Any]
+    family: Family | None
     redone_by: list[UUID] = Field(description="tasks that retry or reprocess this one")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Customer = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Gather = Literal["all_completed", "any_completed", "all_ended"]
 Priority = Annotated[int, Field(ge=0, le=100)]
 MaxAttempts = Annotated[int, Field(ge=1, le=100)]
 Dollars = Annotated[Decimal, Field(ge=0, max_digits=18, decimal_places=6)]
@@ -26,23 +27,43 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class EnqueueRequest(Request):
-    """A new task: an agent, and a document or an input for it."""
+class ChildRequest(Request):
+    """A new task that belongs to a parent: an agent, and a document or an input for it."""
 
     agent: AgentName
     document_id: UUID | None = None
     input: dict[str, Any] | None = Field(default=None, description="JSON for the agent, beside or without a document")
     customer: Customer | None = None
     priority: Annotated[Priority, Field(strict=True)] = 50
-    idempotency_key: Key | None = Field(default=None, description="the same key and body give the same task")
     available_at: AwareDatetime | None = Field(default=None, description="not before this instant")
     max_attempts: Annotated[MaxAttempts, Field(strict=True)] | None = None
     labels: Labels = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _has_work(self) -> EnqueueRequest:
-        if self.document_id is None and self.input is None:
+    def _has_work(self) -> Self:
+        if self.document_id is None and self.input is None and getattr(self, "gather", None) is None:
             raise ValueError("a task needs a document_id or an input")
+        return self
+
+
+class EnqueueRequest(ChildRequest):
+    """A new task: an agent, and a document or an input for it; or a parent with its children."""
+
+    idempotency_key: Key | None = Field(default=None, description="the same key and body give the same task")
+    parent_task_id: UUID | None = Field(default=None, description="a parent that has not ended")
+    gather: Gather | None = Field(
+        default=None,
+        description="makes it a parent, which has no work of its own: it completes when all its children completed, "
+        "when any did, or whatever became of them once all have ended; else it fails",
+    )
+    children: list[ChildRequest] = Field(default_factory=list, max_length=500)
+
+    @model_validator(mode="after")
+    def _is_one_of_a_family(self) -> Self:
+        if self.children and self.gather is None:
+            raise ValueError("children belong to a parent, which needs gather")
+        if self.gather is not None and (self.parent_task_id is not None or self.available_at is not None):
+            raise ValueError("a parent has no parent and no start time")
         return self
 
 

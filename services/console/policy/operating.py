@@ -23,12 +23,24 @@ ELIGIBLE: dict[Action, frozenset[TaskStatus]] = {
 """The statuses in which an action may be possible; `forbids` has the last word."""
 
 
+def _has_ended(status: str | None) -> bool:
+    return status is not None and TaskStatus(status) in TERMINAL
+
+
 def forbids(action: Action, task: Task, now: datetime) -> str | None:
     """Why the state of the task forbids the action, as a sentence; None when it is allowed."""
     status = TaskStatus(task["status"])
     match action:
         case "cancel" | "reprioritise" if status in TERMINAL:
             return f"The task has already ended as {status}; terminal tasks stay as they are."
+        case "retry" if status is TaskStatus.ENQUEUED and task["gather"] is not None:
+            return "The task waits for its children; retry those that failed."
+        case "retry" | "reprocess" if status in TERMINAL and task["gather"] is not None:
+            return f"The task had children and has ended as {status}; enqueue a new parent with those that are wanted."
+        case "retry" | "reprocess" if status in TERMINAL and _has_ended(task["parent_status"]):
+            return (
+                f"The parent of the task has ended as {task['parent_status']}; enqueue the child's work as a new task."
+            )
         case "retry" if status is TaskStatus.ENQUEUED and task["available_at"] <= now:
             return "The task already waits to be started."
         case "retry" if status is TaskStatus.PROCESSING:

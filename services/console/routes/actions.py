@@ -61,7 +61,7 @@ class Operator:
         done, found, refused = await self._act(wish, [task_id])
         if not found:
             raise MissingError(f"There is no task {task_id}.")
-        if refused:
+        if refused and refused[0][0]["id"] == task_id:
             task, why = refused[0]
             raise StateConflictError(why, state={"status": task["status"], "version": task["version"]})
         return done.shown.get(task_id, task_id)
@@ -92,6 +92,8 @@ class Operator:
             await self._storage.act_as(connection, wish.actor)
             await self._storage.lock_tasks(connection, ids)
             found = await self._storage.read_tasks(connection, ids)
+            if wish.action == "cancel":
+                found += await self._children(connection, found)
             judged = [(task, forbids(wish.action, task, task["now"])) for task in found]
             allowed = [task for task, why in judged if why is None]
             done = await self._write(connection, wish, allowed) if allowed else Done()
@@ -103,6 +105,17 @@ class Operator:
         self._tell(done)
         OPERATOR_ACTIONS.labels(wish.action).inc(done.changed)
         return done, found, refused
+
+    async def _children(self, connection: Connection, tasks: list[Task]) -> list[Task]:
+        """The open children of those tasks that are parents, held; they are cancelled with them."""
+        parents = [task["id"] for task in tasks if task["gather"] is not None]
+        named = {task["id"] for task in tasks}
+        children = await self._storage.list_open_children(connection, parents) if parents else []
+        children = [each for each in children if each not in named]
+        if not children:
+            return []
+        await self._storage.lock_tasks(connection, children)
+        return await self._storage.read_tasks(connection, children)
 
     async def _write(self, connection: Connection, wish: Wish, tasks: list[Task]) -> Done:
         match wish.action:

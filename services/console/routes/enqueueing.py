@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from services.console.messages.requests import EnqueueRequest
+from services.console.messages.requests import ChildRequest, EnqueueRequest
 from services.console.metrics import ENQUEUED
 from services.console.policy.enqueueing import acceptable_start, estimated_tokens, request_digest, storable
 from services.console.storage.tasks import NewTask, TaskStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import ConflictError, RejectedError, TransientError
+from shared.contract.ids import uuid7
+from shared.contract.lifecycle import TaskStatus
 from shared.contract.text import clean_text
 from shared.db.notes import Notes
 from shared.db.pool import Connection
@@ -25,7 +28,7 @@ class _Content:
     labels: dict[str, Any]
 
     @classmethod
-    def of(cls, wanted: EnqueueRequest) -> _Content:
+    def of(cls, wanted: ChildRequest) -> _Content:
         return cls(storable(wanted.input or {}, "input"), storable(dict(wanted.labels), "labels"))
 
 
@@ -39,30 +42,57 @@ class Enqueuer:
     async def enqueue(self, wanted: EnqueueRequest, actor: str) -> tuple[Any, bool]:
         """The task's overview and whether it is new.
 
-        Raises RejectedError for an unknown agent or document, ConflictError for a key that stands for another body.
+        A parent is enqueued with its children or not at all. Raises RejectedError for an unknown agent or document,
+        ConflictError for a key that stands for another body, or a parent that has ended.
         """
-        content = _Content.of(wanted)
-        digest = request_digest(wanted.model_dump(exclude={"idempotency_key", "input", "labels"}) | asdict(content))
+        digest = _digest(wanted)
 
-        async def work(connection: Connection) -> tuple[Any, bool]:
-            task = await self._new_task(connection, wanted, content, digest, actor)
-            task_id = await self._storage.enqueue_task(connection, task)
-            is_new = task_id is not None
-            if task_id is None:
-                task_id = await self._standing(connection, wanted, digest)
-            return await self._storage.read_task(connection, task_id), is_new
+        async def work(connection: Connection) -> tuple[Any, list[UUID]]:
+            standing = await self._standing(connection, wanted, digest) if _is_of_family(wanted) else None
+            if standing is not None:
+                return await self._storage.read_task(connection, standing), []
+            if wanted.parent_task_id is not None:
+                await self._hold_parent(connection, wanted.parent_task_id)
+            # In order: the parent first, and equals start in the order given.
+            ids = sorted(uuid7() for _ in range(1 + len(wanted.children)))
+            task = replace(await self._new_task(connection, wanted, digest, actor), id=ids[0])
+            if await self._storage.enqueue_task(connection, task) is None:
+                standing = await self._standing(connection, wanted, digest)
+                if standing is None:
+                    said = "the task under this key is just being made or was removed"
+                    raise TransientError(said, reason="key_in_use")
+                return await self._storage.read_task(connection, standing), []
+            await self._add_children(connection, wanted, ids, actor)
+            return await self._storage.read_task(connection, ids[0]), ids
 
         # Under a key the second of two is the first, so a connection that was lost on the way is no trouble.
-        row, is_new = await self._storage.database.atomically(work, repeatable=wanted.idempotency_key is not None)
-        if is_new:
-            self._notes.send(Channel.TASK_READY, [wanted.agent])
-            self._notes.send(Channel.TASK_CHANGED, [row["id"]])
-            ENQUEUED.labels(wanted.agent).inc()
-        return row, is_new
+        row, made = await self._storage.database.atomically(work, repeatable=wanted.idempotency_key is not None)
+        if made:
+            self._tell(made, [wanted.agent, *(child.agent for child in wanted.children)])
+        return row, bool(made)
 
-    async def _new_task(
-        self, connection: Connection, wanted: EnqueueRequest, content: _Content, digest: str, actor: str
-    ) -> NewTask:
+    def _tell(self, tasks: list[UUID], agents: list[str]) -> None:
+        self._notes.send(Channel.TASK_READY, sorted(set(agents)))
+        self._notes.send(Channel.TASK_CHANGED, tasks)
+        for agent, count in Counter(agents).items():
+            ENQUEUED.labels(agent).inc(count)
+
+    async def _add_children(self, connection: Connection, wanted: EnqueueRequest, ids: list[UUID], actor: str) -> None:
+        parent, *young = ids
+        for child, child_id in zip(wanted.children, young, strict=True):
+            task = await self._new_task(connection, child, "", actor)
+            await self._storage.enqueue_task(connection, replace(task, parent_task_id=parent, id=child_id))
+
+    async def _hold_parent(self, connection: Connection, task_id: UUID) -> None:
+        parent = await self._storage.hold_parent(connection, task_id)
+        if parent is None or parent["gather"] is None:
+            raise RejectedError(f"parent_task_id: {task_id} is no parent", reason="not_a_parent")
+        if parent["status"] != TaskStatus.ENQUEUED:
+            raise ConflictError(f"The parent has ended as {parent['status']}.", reason="parent_ended")
+
+    async def _new_task(self, connection: Connection, wanted: ChildRequest, digest: str, actor: str) -> NewTask:
+        content = _Content.of(wanted)
+        family = wanted if isinstance(wanted, EnqueueRequest) else None
         terms = await self._storage.read_enqueue_terms(connection, wanted.agent, wanted.document_id)
         if terms is None:
             raise RejectedError(f"agent: there is no agent {wanted.agent!r}", reason="unknown_agent")
@@ -76,21 +106,37 @@ class Enqueuer:
             estimated_tokens=estimated_tokens(terms["pages"], terms["bytes"], terms["tokens_per_page"]),
             available_at=acceptable_start(wanted.available_at, terms["now"]),
             document_id=wanted.document_id,
-            idempotency_key=_cleaned(wanted.idempotency_key),
+            idempotency_key=None if family is None else _cleaned(family.idempotency_key),
             request_digest=digest,
             actor=actor,
             labels=content.labels,
             input=content.input,
+            parent_task_id=None if family is None else family.parent_task_id,
+            gather=None if family is None else family.gather,
         )
 
-    async def _standing(self, connection: Connection, wanted: EnqueueRequest, digest: str) -> UUID:
+    async def _standing(self, connection: Connection, wanted: EnqueueRequest, digest: str) -> UUID | None:
+        """The task that the key stands for; None when there is none. Raises ConflictError for another body's."""
+        if wanted.idempotency_key is None:
+            return None
         standing = await self._storage.read_keyed_task(connection, _cleaned(wanted.idempotency_key) or "")
         if standing is None:
-            raise TransientError("the task under this key is just being made or was removed", reason="key_in_use")
+            return None
         if standing["request_digest"] != digest:
             raise ConflictError("The idempotency key stands for a task with another body.", reason="key_reused")
         found: UUID = standing["id"]
         return found
+
+
+def _is_of_family(wanted: EnqueueRequest) -> bool:
+    return wanted.gather is not None or wanted.parent_task_id is not None
+
+
+def _digest(wanted: EnqueueRequest) -> str:
+    """Of the body as it was before there were families, and of what makes a family only where it is."""
+    later = wanted.model_dump(include={"parent_task_id", "gather", "children"}, exclude_defaults=True, mode="json")
+    body = wanted.model_dump(exclude={"idempotency_key", "input", "labels", "parent_task_id", "gather", "children"})
+    return request_digest(body | asdict(_Content.of(wanted)) | later)
 
 
 def _cleaned(text: str | None) -> str | None:

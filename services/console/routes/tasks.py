@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from services.console.messages.answers import Task, TaskDetail, TaskPage
+from services.console.messages.answers import Family, Task, TaskDetail, TaskPage
 from services.console.messages.requests import EnqueueRequest
 from services.console.policy.paging import decode_cursor, encode_cursor
 from services.console.routes.enqueueing import Enqueuer
@@ -35,10 +35,14 @@ class TaskRoutes:
         )  # fmt: skip
         router.add_api_route("/tasks", self.page, methods=["GET"], response_model=TaskPage)
         router.add_api_route("/tasks/{task_id}", self.show, methods=["GET"], response_model=TaskDetail)
+        router.add_api_route("/tasks/{task_id}/children", self.children, methods=["GET"], response_model=TaskPage)
         return router
 
     async def enqueue(self, body: EnqueueRequest, actor: Actor) -> Response:
-        """Enqueue a task. The same idempotency key and body answer 200 with the same task, another body 409."""
+        """Enqueue a task, or a parent with its children.
+
+        The same idempotency key and body answer 200 with the same task, another body 409.
+        """
         row, is_new = await self._enqueuer.enqueue(body, actor)
         return Json(shown_task(row), 201 if is_new else 200, {"Location": f"/api/v1/tasks/{row['id']}"})
 
@@ -48,6 +52,12 @@ class TaskRoutes:
         following = encode_cursor(rows[-1]["created_at"], rows[-1]["id"]) if len(rows) == limit else None
         tasks = [shown_task(row, row["waiting_reason"]) for row in rows]
         return Json({"tasks": tasks, "next_cursor": following})
+
+    async def children(self, task_id: UUID, cursor: Cursor = None, limit: Limit = 50) -> Response:
+        """A page of a parent's children, first to last."""
+        rows = await self._storage.list_children(task_id, decode_cursor(cursor), limit)
+        following = encode_cursor(rows[-1]["created_at"], rows[-1]["id"]) if len(rows) == limit else None
+        return Json({"tasks": [shown_task(row, row["waiting_reason"]) for row in rows], "next_cursor": following})
 
     async def show(self, task_id: UUID) -> Response:
         """Everything about one task."""
@@ -72,13 +82,17 @@ async def _detail(storage: TaskStorage, connection: Connection, task_id: UUID) -
     events = await storage.list_events(connection, task_id)
     waiting = await storage.explain_waiting(connection, task_id) if row["status"] == "enqueued" else None
     redone = await storage.list_redone(connection, task_id)
+    family = await storage.read_family(connection, task_id)
+    cost = shown_cost(row if family is None else {"status": row["status"], "attempts": 1, **family})
     shown = shown_task(row, None if waiting is None else waiting["reason"])
     return {
         **shown,
+        **(cost if family is not None else {}),
         "waiting": None if waiting is None else dict(waiting),
         "attempts": [_attempt(each) for each in attempts],
         "events": [dict(each) for each in events],
-        "cost": shown_cost(row),
+        "cost": cost,
+        "family": None if family is None else {name: family[name] for name in Family.model_fields},
         "result": content["result"],
         "input": content["input"],
         "redone_by": [each["id"] for each in redone],

@@ -49,6 +49,11 @@ class OperatingStorage:
         """The locked tasks as they are now."""
         return await connection.fetch(_SQL["read_tasks"].sql, list(ids))
 
+    async def list_open_children(self, connection: Connection, parents: Sequence[UUID]) -> list[UUID]:
+        """The children of these held parents that have not ended."""
+        rows = await connection.fetch(_SQL["list_open_children"].sql, list(parents))
+        return [row["id"] for row in rows]
+
     async def cancel_tasks(self, connection: Connection, ids: Sequence[UUID]) -> list[Any]:
         """End these tasks; rows of those that it ended."""
         return await connection.fetch(_SQL["cancel_tasks"].sql, list(ids))

@@ -6,15 +6,29 @@
 SELECT set_config('lockkeeper.actor', $1, true)
 
 -- name: lock_tasks
--- Hold these tasks for this transaction.
+-- Hold these tasks for this transaction, and the parents of those that have one.
 -- locks: tasks in the order of their ids; every writer takes them in this order
-SELECT id FROM lockkeeper.tasks WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+SELECT id
+  FROM lockkeeper.tasks
+ WHERE id IN (SELECT unnest($1::uuid[])
+              UNION SELECT parent_task_id FROM lockkeeper.tasks WHERE id = ANY ($1::uuid[]))
+ ORDER BY id
+   FOR NO KEY UPDATE
 
 -- name: read_tasks
 -- The locked tasks as they are now.
-SELECT id, agent, status, attempt, attempt_id, priority, available_at, version, document_id, lockkeeper.clock() AS now
-  FROM lockkeeper.tasks
- WHERE id = ANY ($1::uuid[])
+SELECT t.id, t.agent, t.status, t.attempt, t.attempt_id, t.priority, t.available_at, t.version, t.document_id, t.gather,
+       p.status AS parent_status, lockkeeper.clock() AS now
+  FROM lockkeeper.tasks t
+  LEFT JOIN lockkeeper.tasks p ON p.id = t.parent_task_id
+ WHERE t.id = ANY ($1::uuid[])
+
+-- name: list_open_children
+-- The children of these parents that have not ended. Nobody can add one while the parents are held.
+SELECT id FROM lockkeeper.tasks
+ WHERE parent_task_id = ANY ($1::uuid[])
+   AND status IN ('enqueued', 'processing')
+ ORDER BY id
 
 -- name: cancel_tasks
 -- End tasks that have not ended; a running one loses its lease at once.
@@ -66,6 +80,8 @@ UPDATE lockkeeper.tasks
  WHERE id = ANY ($1::uuid[])
    AND status = 'enqueued'
    AND (deferred OR available_at > lockkeeper.clock())
+   -- A parent waits for its children, not for its time.
+   AND gather IS NULL
 RETURNING id, agent, version
 
 -- name: redo_tasks

@@ -30,6 +30,10 @@ class NewTask:
     actor: str
     labels: dict[str, Any]
     input: dict[str, Any]
+    parent_task_id: UUID | None = None
+    gather: str | None = None
+    id: UUID | None = None
+    """Where its place among others that are enqueued with it matters."""
 
 
 class TaskStorage:
@@ -47,9 +51,13 @@ class TaskStorage:
         new_id: UUID | None = await connection.fetchval(
             _SQL["enqueue_task"].sql, task.agent, task.customer, task.priority, task.max_attempts,
             task.estimated_tokens, task.available_at, task.document_id, task.idempotency_key, task.request_digest,
-            task.actor, task.labels, task.input,
+            task.actor, task.labels, task.input, task.parent_task_id, task.gather, task.id,
         )  # fmt: skip
         return new_id
+
+    async def hold_parent(self, connection: Connection, task_id: UUID) -> Any:
+        """Status and rule of a task that cannot end before the transaction does; None without such a task."""
+        return await connection.fetchrow(_SQL["hold_parent"].sql, task_id)
 
     async def read_keyed_task(self, connection: Connection, key: str) -> Any:
         """Id and request digest of the task that a key stands for."""
@@ -80,6 +88,14 @@ class TaskStorage:
     async def explain_waiting(self, connection: Connection, task_id: UUID) -> Any:
         """Why it waits, or None."""
         return await connection.fetchrow(_SQL["explain_waiting"].sql, task_id)
+
+    async def read_family(self, connection: Connection, task_id: UUID) -> Any:
+        """What became of its children and what they cost; None when it is no parent."""
+        return await connection.fetchrow(_SQL["read_family"].sql, task_id)
+
+    async def list_children(self, parent: UUID, after: tuple[datetime | None, UUID | None], limit: int) -> list[Any]:
+        """A page of a parent's children, first to last."""
+        return await self.database.fetch(_SQL["list_children"].sql, parent, *after, limit)
 
     async def list_redone(self, connection: Connection, task_id: UUID) -> list[Any]:
         """The tasks that retry or reprocess it."""

@@ -14,14 +14,22 @@ SELECT a.tokens_per_page, d.id AS document_id, d.pages, d.bytes, lockkeeper.cloc
 -- fence: the idempotency key is unique; whoever comes second finds no row and reads the first one's task
 -- returns: the new task's id; no row when the key is taken
 INSERT INTO lockkeeper.tasks
-       (agent, customer, priority, max_attempts, estimated_tokens, available_at, deferred, document_id, idempotency_key,
-        request_digest, created_by, labels, input)
-SELECT a.name, $2, $3, coalesce($4, a.max_attempts), $5, coalesce($6, lockkeeper.clock()), $6 IS NOT NULL, $7, $8,
-       $9, $10, $11, $12
+       (id, agent, customer, priority, max_attempts, estimated_tokens, available_at, deferred, document_id,
+        idempotency_key, request_digest, created_by, labels, input, parent_task_id, gather)
+SELECT coalesce($15, lockkeeper.uuid7()), a.name, $2, $3, coalesce($4, a.max_attempts), $5,
+       -- A parent is never due: its children end it.
+       CASE WHEN $14::text IS NOT NULL THEN '9999-01-01Z' ELSE coalesce($6, lockkeeper.clock()) END,
+       $6 IS NOT NULL OR $14 IS NOT NULL, $7, $8, $9, $10, $11, $12, $13, $14
   FROM lockkeeper.agents a
  WHERE a.name = $1
     ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id
+
+-- name: hold_parent
+-- Keep a parent from ending before this transaction does.
+-- locks: the parent, shared: many may add children at once, but nobody while it is ended
+-- returns: its status and rule, as of now
+SELECT status, gather FROM lockkeeper.tasks WHERE id = $1 FOR SHARE
 
 -- name: read_keyed_task
 -- The task that an idempotency key stands for.
@@ -34,7 +42,7 @@ WITH page AS MATERIALIZED (
 )
 SELECT page.*, w.reason AS waiting_reason
   FROM page
-  LEFT JOIN lockkeeper.waiting_reasons(ARRAY (SELECT id FROM page WHERE status = 'enqueued')) w ON w.task_id = page.id
+  LEFT JOIN lockkeeper.why_waiting(ARRAY (SELECT id FROM page WHERE status = 'enqueued')) w ON w.task_id = page.id
  ORDER BY page.created_at DESC, page.id DESC
 
 -- name: read_task
@@ -66,7 +74,35 @@ SELECT version, at, verb, status, attempt, actor, reason
 
 -- name: explain_waiting
 -- Why one task waits, its place and its estimated start; no row when it does not wait.
-SELECT reason, place, estimated_start FROM lockkeeper.waiting($1)
+SELECT CASE WHEN t.gather IS NULL THEN w.reason ELSE 'children' END AS reason,
+       CASE WHEN t.gather IS NULL THEN w.place END AS place,
+       CASE WHEN t.gather IS NULL THEN w.estimated_start END AS estimated_start
+  FROM lockkeeper.waiting($1) w JOIN lockkeeper.tasks t ON t.id = $1
+
+-- name: read_family
+-- What became of a parent's children, and all that they cost; no row for a task that is no parent.
+SELECT f.gather, f.children, f.enqueued, f.processing, f.completed, f.failed, f.cancelled,
+       c.input_tokens, c.output_tokens, c.cache_read_tokens, c.cache_write_tokens, c.llm_cost, c.compute_cost,
+       c.retry_cost, c.currency, c.cost_status
+  FROM lockkeeper.families f
+  JOIN lockkeeper.family_costs c ON c.parent_id = f.parent_id
+ WHERE f.parent_id = $1
+
+-- name: list_children
+-- A parent's children after a certain one, first to last, each waiting one with the word why.
+WITH page AS MATERIALIZED (
+    SELECT o.*
+      FROM lockkeeper.task_overview o
+     WHERE o.parent_task_id = $1
+       AND (o.created_at, o.id) > (coalesce($2::timestamptz, '-infinity'),
+                                   coalesce($3::uuid, '00000000-0000-0000-0000-000000000000'))
+     ORDER BY o.created_at, o.id
+     LIMIT $4
+)
+SELECT page.*, w.reason AS waiting_reason
+  FROM page
+  LEFT JOIN lockkeeper.waiting_reasons(ARRAY (SELECT id FROM page WHERE status = 'enqueued')) w ON w.task_id = page.id
+ ORDER BY page.created_at, page.id
 
 -- name: list_redone
 -- The tasks that retry or reprocess this one.

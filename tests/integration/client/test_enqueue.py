@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from services.console.policy.enqueueing import request_digest
-from shared.client import NewTask, enqueue, enqueue_many
+from shared.client import NewTask, enqueue, enqueue_family, enqueue_many
 from shared.contract.channels import Channel
 from shared.contract.errors import ConflictError, RejectedError
 from shared.db.invariants import violations
@@ -207,3 +207,52 @@ async def test_the_api_and_the_client_make_one_fingerprint(database: TestDatabas
         "max_attempts": None, "labels": {}, "input": {"n": 1},
     }  # fmt: skip
     assert row["request_digest"] == request_digest(body)
+
+
+async def test_a_family_is_enqueued_as_a_whole_or_not_at_all(
+    database: TestDatabase, caller: asyncpg.Connection
+) -> None:
+    parent = NewTask(agent="parser", gather="all_completed", idempotency_key="book")
+    pages = [NewTask(agent="parser", input={"page": number}) for number in range(3)]
+    rolled_back = caller.transaction()
+    await rolled_back.start()
+    await enqueue_family(caller, parent, pages)
+    await rolled_back.rollback()
+    with pytest.raises(RejectedError):
+        await enqueue_family(caller, parent, [*pages, NewTask(agent="nobody")])
+    assert await tasks(database) == []
+    async with caller.transaction():
+        parent_id, children = await enqueue_family(caller, parent, pages)
+    rows = {row["id"]: row for row in await tasks(database)}
+    assert [rows[each]["input"]["page"] for each in children] == [0, 1, 2]
+    assert {rows[each]["parent_task_id"] for each in children} == {parent_id}
+    assert parent_id < min(children)
+    # The key stands for the whole family: nobody gets a second one, and nothing is added to it.
+    assert await enqueue_family(caller, parent, pages) == (parent_id, [])
+    assert len(await tasks(database)) == 4
+    assert await violations(database.owner) == []
+
+
+async def test_a_child_comes_to_a_parent_that_waits_and_to_no_other(
+    database: TestDatabase, caller: asyncpg.Connection
+) -> None:
+    parent, (first,) = await enqueue_family(
+        caller, NewTask(agent="parser", gather="any_completed"), [NewTask(agent="parser", idempotency_key="first")]
+    )
+    second = await enqueue(caller, agent="parser", parent_task_id=parent)
+    assert await enqueue(caller, agent="parser", parent_task_id=parent, idempotency_key="first") == first
+    for wrong in (uuid4(), second):
+        with pytest.raises(RejectedError, match="is no parent"):
+            await enqueue(caller, agent="parser", parent_task_id=wrong)
+    for name, value in {"gather": "some", "available_at": datetime.now(UTC), "parent_task_id": parent}.items():
+        with pytest.raises(RejectedError, match=f"^{name}"):
+            await enqueue(caller, **{"agent": "parser", "gather": "all_ended", name: value})
+    await database.owner.execute(
+        "UPDATE lockkeeper.tasks SET status = 'cancelled', finished_at = now(), deferred = false, verb = 'cancel', "
+        "version = version + 1"
+    )
+    with pytest.raises(ConflictError, match="has ended as cancelled"):
+        await enqueue(caller, agent="parser", parent_task_id=parent)
+    # Who asks again for a child that stands is told of it all the same.
+    assert await enqueue(caller, agent="parser", parent_task_id=parent, idempotency_key="first") == first
+    assert len(await tasks(database)) == 3

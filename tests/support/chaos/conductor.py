@@ -22,8 +22,9 @@ from services.console.storage.operating import OperatingStorage
 from shared.client import NewTask, enqueue_many
 from shared.contract.errors import TransientError
 from shared.contract.task_filter import TaskFilter
+from shared.db.connecting import connect
 from shared.db.notes import Notes
-from shared.db.pool import Database, connect
+from shared.db.pool import Database
 from tests.support.chaos.acts import AGENTS, Act, Given, schedule
 from tests.support.chaos.judge import Judge, NotRightError
 from tests.support.chaos.machine import Machine
@@ -63,6 +64,7 @@ class Conductor:
         await self.database.open()
         self._agents = AgentStorage(self.database)
         # Never opened: what is decided by people is found by polling here, as after a lost note.
+        self._http = httpx.AsyncClient(timeout=60, trust_env=False)
         self._operator = Operator(OperatingStorage(self.database), Notes(self.database))
         owner = await connect(self.machine.url(), name="chaos-stage")
         for agent in AGENTS:
@@ -81,6 +83,7 @@ class Conductor:
         await asyncio.gather(*self._under_way, return_exceptions=True)
         await self.postman.close()
         await self.database.close()
+        await self._http.aclose()
         await self.judge.close()
 
     async def perform(self) -> str:
@@ -197,9 +200,8 @@ class Conductor:
 
     async def _break_run(self, given: Given) -> None:
         assert self.machine.double is not None
-        async with httpx.AsyncClient(trust_env=False) as client:
-            answer = await client.post(f"{self.machine.double.url}/faults", json=given)
-            assert answer.status_code == 201, answer.text
+        answer = await self._http.post(f"{self.machine.double.url}/faults", json=given)
+        assert answer.status_code == 201, answer.text
 
     async def _limits(self, given: Given) -> None:
         await self._set_agent(given["agent"], **{name: given[name] for name in given if name != "agent"})

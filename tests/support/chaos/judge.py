@@ -10,8 +10,8 @@ from uuid import UUID
 import asyncpg
 
 from shared.contract.ownership import role_of
+from shared.db.connecting import connect
 from shared.db.invariants import violations
-from shared.db.pool import connect
 from tests.support.chaos.machine import Machine
 
 _AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)

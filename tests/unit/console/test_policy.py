@@ -14,7 +14,7 @@ from services.console.policy.exports import csv_text
 from services.console.policy.operating import Action, forbids
 from services.console.policy.paging import decode_cursor, encode_cursor
 from shared.contract.errors import RejectedError
-from shared.contract.lifecycle import TaskStatus
+from shared.contract.lifecycle import TaskStatus, is_terminal
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
@@ -92,11 +92,28 @@ ALLOWED: dict[Action, dict[TaskStatus, bool]] = {
 @pytest.mark.parametrize("status", list(TaskStatus))
 @pytest.mark.parametrize("action", list(ALLOWED))
 def test_each_action_from_each_status(action: Action, status: TaskStatus) -> None:
-    why = forbids(action, {"status": status.value, "available_at": NOW}, NOW)
+    alone = {"status": status.value, "gather": None, "parent_status": None}
+    why = forbids(action, {**alone, "available_at": NOW}, NOW)
     assert (why is None) == ALLOWED[action].get(status, False)
     if action == "retry":
-        later = {"status": status.value, "available_at": NOW + timedelta(seconds=1)}
+        later = {**alone, "available_at": NOW + timedelta(seconds=1)}
         assert (forbids(action, later, NOW) is None) == (status in {*ALLOWED["retry"], TaskStatus.ENQUEUED})
+
+
+@pytest.mark.parametrize("status", list(TaskStatus))
+@pytest.mark.parametrize("action", list(ALLOWED))
+def test_a_parent_can_be_cancelled_and_moved_but_not_started_again(action: Action, status: TaskStatus) -> None:
+    parent = {"status": status.value, "gather": "all_completed", "parent_status": None, "available_at": NOW}
+    assert (forbids(action, parent, NOW) is None) == (action in {"cancel", "reprioritise"} and not is_terminal(status))
+
+
+@pytest.mark.parametrize("of_parent", list(TaskStatus))
+@pytest.mark.parametrize("action", ["retry", "reprocess"])
+def test_a_child_is_done_anew_as_long_as_its_parent_waits(action: Action, of_parent: TaskStatus) -> None:
+    child = {"status": "failed", "gather": None, "parent_status": of_parent.value, "available_at": NOW}
+    why = forbids(action, child, NOW)
+    assert (why is None) == (not is_terminal(of_parent))
+    assert why is None or f"has ended as {of_parent}" in why
 
 
 @given(st.datetimes(timezones=st.just(UTC)), st.uuids())

@@ -93,10 +93,15 @@ function history(task) {
     h("small", {}, fullTime(event.at), ` · ${event.actor.replace(/^lockkeeper_/, "").replaceAll("_", " ")}`))));
 }
 
+const ENDS_WHEN = { all_completed: "all children completed", any_completed: "all children ended; one must complete", all_ended: "all children ended, however" };
+
 function given(task) {
   const names = Object.entries(task.labels);
   const link = (other) => h("a", { href: `/tasks/${other}`, class: "mono" }, shortId(other));
-  const lines = [["Accepted by", task.created_by], ["Available from", fullTime(task.available_at)]];
+  const family = task.family;
+  const lines = [["Accepted by", task.created_by]];
+  if (!family) lines.push(["Available from", fullTime(task.available_at)]);
+  if (family) lines.push([`Children (${family.children})`, Object.keys(STATUS).filter((each) => family[each]).map((each) => `${family[each]} ${STATUS[each].toLowerCase()}`).join(", ") || "none"], ["Ends when", ENDS_WHEN[family.gather]]);
   if (task.source_task_id) lines.push(["Redoes", link(task.source_task_id)]);
   if (task.redone_by.length) lines.push(["Redone by", h("span", {}, ...task.redone_by.flatMap((each) => [link(each), " "]))]);
   if (task.parent_task_id) lines.push(["Belongs to", link(task.parent_task_id)]);

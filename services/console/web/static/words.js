@@ -11,6 +11,7 @@ const WAITING = {
   scheduled: "scheduled for later",
   backoff: "waits a moment before the next attempt",
   no_such_agent: "there is no such agent",
+  children: "waits for its children to end",
 };
 
 const NEXT = {
@@ -30,6 +31,7 @@ const NEXT = {
   model_unavailable: "The model endpoint did not answer. Retry it later.",
   model_throttled: "The model endpoint is at its limit. Lower the agent's tokens per minute, then retry.",
   model_answer_invalid: "The model's answers did not fit the fields. Try another model or simpler fields.",
+  children_failed: "Its children say why, each on its own page.",
   schema_invalid: "Correct the schema in the agent's options.",
   document_access_denied: "Let the agent's principal read the Volume.",
 };
@@ -49,5 +51,5 @@ export function why(task) {
 export const VERB = {
   enqueue: "accepted", claim: "leased for an attempt", submit: "submitted to the Jobs API", release: "given back before it ran", refuse: "refused by the runner",
   requeue: "put back after its run was lost", give_up: "given up", retry: "put back for another attempt", complete: "completed",
-  fail: "failed", cancel: "cancelled", reprioritise: "priority changed", hasten: "allowed to start now", progress: "went on",
+  fail: "failed", gather: "ended with its children", cancel: "cancelled", reprioritise: "priority changed", hasten: "allowed to start now", progress: "went on",
 };

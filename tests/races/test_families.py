@@ -1,0 +1,35 @@
+"""A parent ends exactly once, whatever meets whatever; and the broken ways to do it are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.arena import Arena
+from tests.support.family_scenarios import FAMILY_SCENARIOS
+from tests.support.postgres import PostgresServer
+from tests.support.variants import FAMILY_VARIANTS, Variant
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def arena(postgres: PostgresServer) -> Iterator[Arena]:
+    with Arena(postgres, "families") as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", FAMILY_SCENARIOS)
+def test_every_order_is_as_good_as_a_serial_one(arena: Arena, name: str) -> None:
+    judged = arena.run(arena.explore(FAMILY_SCENARIOS[name]))
+    print(f"{judged.orders} orders: {name}")
+    assert not judged.faults, f"{len(judged.faults)} faults in {judged.orders} orders, the first:\n{judged.faults[0]}"
+
+
+@pytest.mark.parametrize("variant", FAMILY_VARIANTS, ids=lambda variant: variant.name)
+def test_a_broken_statement_is_found(arena: Arena, variant: Variant) -> None:
+    judged = arena.run(arena.explore(FAMILY_SCENARIOS[variant.scenario], variant.rewrite(), until_fault=True))
+    assert judged.faults, f"not found in {judged.orders} orders"
+    assert "LookupError" not in judged.faults[0], judged.faults[0]
+    print(f"found in order {judged.orders}: {judged.faults[0]}")

@@ -10,49 +10,54 @@
 --        nothing that this snapshot may have missed of the attempt can change the verdict
 -- locks: tasks, skipping those that somebody else holds; then task_attempts
 -- returns: the attempts that completed their tasks
-WITH given AS MATERIALIZED (
-    SELECT *
+WITH held AS MATERIALIZED (
+    -- Report by report along the two primary keys, whatever the statistics say of a queue that fills and drains.
+    SELECT t.place, 1 AS few, g.*
       FROM jsonb_to_recordset($1::jsonb) AS g (
            attempt_id uuid, result jsonb, confidence real, pages int, trace_id text, trace_state text, usage jsonb,
            used_tokens bigint, report jsonb)
-), held AS MATERIALIZED (
-    SELECT t.ctid AS place, x.id AS attempt_id
-      FROM given g
-      JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
-      JOIN lockkeeper.tasks t ON t.id = x.task_id
-     WHERE t.status = 'processing' AND t.attempt_id = x.id AND x.trace_state IS NULL
-       FOR NO KEY UPDATE OF t SKIP LOCKED
+     CROSS JOIN LATERAL (
+           SELECT x.task_id FROM lockkeeper.task_attempts x
+            WHERE x.id = g.attempt_id AND x.trace_state IS NULL OFFSET 0) x
+     CROSS JOIN LATERAL (
+           SELECT t.ctid AS place FROM lockkeeper.tasks t
+            -- Leased is processing; by its status, the planner would take the index of all that runs.
+            WHERE t.id = x.task_id AND t.lease_expires_at IS NOT NULL AND t.attempt_id = g.attempt_id
+              FOR NO KEY UPDATE SKIP LOCKED) t
 ), task AS (
     UPDATE lockkeeper.tasks t
        SET status = 'completed', finished_at = lockkeeper.clock(),
-           result = g.result, confidence = g.confidence, error = NULL,
-           pages_done = coalesce(g.pages, t.pages_done), pages_total = coalesce(g.pages, t.pages_total), step = NULL,
+           result = h.result, confidence = h.confidence, error = NULL,
+           pages_done = coalesce(h.pages, t.pages_done), pages_total = coalesce(h.pages, t.pages_total), step = NULL,
            deferred = false, locked_by = NULL, lease_expires_at = NULL, reserved_tpm = 0,
            version = t.version + 1, verb = 'complete', reason = NULL
-      FROM held h JOIN given g ON g.attempt_id = h.attempt_id
-     WHERE t.ctid = h.place AND t.attempt_id = h.attempt_id AND t.status = 'processing'
-    RETURNING t.id, t.attempt_id, t.version, t.attempt, t.agent
+      FROM held h
+     -- The rows are locked, so they stay where they are. The last condition is always true and lets the planner
+     -- expect few rows, so that it walks from these to the table, never back.
+     WHERE t.ctid = h.place AND t.attempt_id = h.attempt_id AND t.status = 'processing' AND h.few = h.few + 0
+    RETURNING t.id, t.attempt_id, t.version, t.attempt, t.agent,
+              h.pages, h.trace_id, h.trace_state, h.usage, h.used_tokens, h.report, h.few
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x
-       SET status = 'completed', finished_at = lockkeeper.clock(), error = NULL, pages = coalesce(g.pages, x.pages),
-           trace_id = g.trace_id, trace_state = g.trace_state, usage = g.usage, report = g.report,
+       SET status = 'completed', finished_at = lockkeeper.clock(), error = NULL, pages = coalesce(k.pages, x.pages),
+           trace_id = k.trace_id, trace_state = k.trace_state, usage = k.usage, report = k.report,
            -- Nothing was said about tokens: it keeps weighing as it was reserved.
-           used_tokens = coalesce(g.used_tokens, ceil(x.reserved_tpm * greatest(1, extract(
+           used_tokens = coalesce(k.used_tokens, ceil(x.reserved_tpm * greatest(1, extract(
                epoch FROM lockkeeper.clock() - coalesce(x.started_at, x.leased_at)) / 60)))
-      FROM task k JOIN given g ON g.attempt_id = k.attempt_id
-     WHERE x.id = k.attempt_id
-    RETURNING x.agent, x.used_tokens, extract(epoch FROM x.finished_at - coalesce(x.started_at, x.leased_at)) AS seconds
+      FROM task k
+     WHERE x.id = k.attempt_id AND k.few = k.few + 0
+    RETURNING x.agent, ceil(x.used_tokens / greatest(1, extract(
+              epoch FROM x.finished_at - coalesce(x.started_at, x.leased_at)) / 60)) AS tpm
 ), logged AS (
     INSERT INTO lockkeeper.task_events
            (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor)
     SELECT id, version, clock_timestamp(), 'complete', 'completed', attempt, agent, 0, 0, session_user FROM task
 ), spent AS (
     INSERT INTO lockkeeper.token_spending (agent, at, tpm)
-    SELECT u.agent, lockkeeper.clock(), sum(ceil(u.used_tokens / greatest(1, u.seconds / 60)))
-      FROM attempt u
-     WHERE u.used_tokens > 0
+    SELECT u.agent, lockkeeper.clock(), u.tpm
+      FROM (SELECT agent, sum(tpm) AS tpm FROM attempt GROUP BY agent) u
+     WHERE u.tpm > 0
        AND EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = u.agent AND a.max_tpm IS NOT NULL)
-     GROUP BY u.agent
 )
 SELECT attempt_id, id AS task_id, agent, 'complete' AS verdict, 'completed' AS outcome, NULL::uuid[] AS superseded
   FROM task

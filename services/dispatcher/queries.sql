@@ -35,6 +35,7 @@ SELECT name, false, false, tasks_per_run, false, learn_estimates FROM waiting WH
 -- returns: one row per leased attempt, in the order to submit
 WITH room AS MATERIALIZED (
     SELECT h.agent, h.slots, h.tokens_left, h.max_tpm, h.default_tokens,
+           (SELECT a.target FROM lockkeeper.agents a WHERE a.name = h.agent) AS target,
            h.running = 0 AND h.used_tpm = 0 AS idle,
            greatest(h.expected_seconds / 60.0, 1) AS minutes
       FROM lockkeeper.agent_headroom h
@@ -47,12 +48,10 @@ WITH room AS MATERIALIZED (
        AND coalesce(h.slots > 0, true)
        AND coalesce(h.max_tpm > 0 AND (h.tokens_left > 0 OR h.running = 0 AND h.used_tpm = 0), true)
 ), candidate AS MATERIALIZED (
-    SELECT c.*, r.tokens_left,
-           row_number() OVER line = 1 AND r.idle AND c.projected > r.max_tpm AS alone,
-           sum(c.projected) OVER line AS weight
+    SELECT c.*, r.agent, r.target, r.tokens_left, r.max_tpm, r.idle
       FROM room r
      CROSS JOIN LATERAL (
-           SELECT t.ctid AS place_in_heap, t.id, t.agent, t.priority, t.created_at,
+           SELECT t.ctid AS place_in_heap, t.id, t.priority, t.created_at, t.attempt_unspent AS again,
                   ceil(coalesce(t.estimated_tokens, r.default_tokens) / r.minutes)::bigint AS projected
              FROM lockkeeper.tasks t
             WHERE t.agent = r.agent AND t.status = 'enqueued' AND NOT t.deferred
@@ -61,22 +60,32 @@ WITH room AS MATERIALIZED (
             -- Of a token budget about twice what fits is looked at and locked; the rest of it next time.
             LIMIT least($3::int, r.slots, 1 + ceil(2 * r.tokens_left * r.minutes / r.default_tokens))
               FOR NO KEY UPDATE SKIP LOCKED) c
-    WINDOW line AS (PARTITION BY r.agent ORDER BY c.priority DESC, c.created_at, c.id)
-), picked AS MATERIALIZED (
+), fitting AS (
+    SELECT place_in_heap, id, priority, created_at, again, projected, target, false AS oversized
+      FROM candidate WHERE tokens_left IS NULL
+    UNION ALL
     -- The running sum only grows: the first task that does not fit ends its agent's turn, so nothing
     -- smaller overtakes it. A task beyond the whole budget runs when nothing else does.
-    SELECT place_in_heap, id, projected, coalesce(alone, false) AS oversized,
-           row_number() OVER (ORDER BY priority DESC, created_at, id) AS n
-      FROM candidate
-     WHERE tokens_left IS NULL OR weight <= tokens_left OR alone
-     ORDER BY priority DESC, created_at, id
+    SELECT place_in_heap, id, priority, created_at, again, projected, target, alone
+      FROM (SELECT c.*, row_number() OVER line = 1 AND c.idle AND c.projected > c.max_tpm AS alone,
+                   sum(c.projected) OVER line AS weight
+              FROM candidate c WHERE c.tokens_left IS NOT NULL
+            WINDOW line AS (PARTITION BY c.agent ORDER BY c.priority DESC, c.created_at, c.id ROWS UNBOUNDED PRECEDING))
+     WHERE weight <= tokens_left OR alone
+), picked AS MATERIALIZED (
+    SELECT f.place_in_heap, f.id, f.projected, f.oversized, f.again, f.target,
+           row_number() OVER (ORDER BY f.priority DESC, f.created_at, f.id) AS n
+      FROM fitting f
+     ORDER BY n
      LIMIT $3::int
 ), claimed AS (
     UPDATE lockkeeper.tasks t
        SET status = 'processing',
            attempt = CASE WHEN t.attempt_unspent THEN t.attempt ELSE t.attempt + 1 END,
            -- A released attempt keeps its id: its token still names the run that a lost answer may hide.
-           attempt_id = CASE WHEN t.attempt_unspent THEN t.attempt_id ELSE ($5::uuid[])[p.n] END,
+           -- The others count on from the claim's own id.
+           attempt_id = CASE WHEN t.attempt_unspent THEN t.attempt_id
+                             ELSE encode(overlay(uuid_send($5::uuid) PLACING int4send(p.n::int) FROM 13), 'hex')::uuid END,
            attempt_unspent = false,
            locked_by = $4,
            lease_expires_at = lockkeeper.clock() + make_interval(secs => $6::float8),
@@ -85,9 +94,10 @@ WITH room AS MATERIALIZED (
            oversized = p.oversized,
            version = t.version + 1, verb = 'claim', reason = NULL
       FROM picked p
-     -- The rows are locked, so they stay where they are: no second walk down the index.
-     WHERE t.ctid = p.place_in_heap AND t.id = p.id AND t.status = 'enqueued'
-    RETURNING t.id, t.agent, t.attempt, t.attempt_id, t.reserved_tpm, t.priority, t.created_at, t.version,
+     -- The rows are locked, so they stay where they are: no second walk down the index. The last condition is
+     -- always true and lets the planner expect few rows, so that it walks from these to the table, never back.
+     WHERE t.ctid = p.place_in_heap AND t.id = p.id AND t.status = 'enqueued' AND p.n = p.n + 0
+    RETURNING t.id, t.agent, t.attempt, t.attempt_id, t.reserved_tpm, t.version, p.n, p.target, p.again,
               extract(epoch FROM lockkeeper.clock() - t.available_at)::float8 AS waited_seconds
 ), logged AS (
     INSERT INTO lockkeeper.task_events
@@ -97,14 +107,14 @@ WITH room AS MATERIALIZED (
 ), leased AS (
     INSERT INTO lockkeeper.task_attempts
            (id, task_id, agent, attempt, status, locked_by, reserved_tpm, leased_at)
-    SELECT attempt_id, id, agent, attempt, 'leased', $4, reserved_tpm, lockkeeper.clock() FROM claimed
-        ON CONFLICT (id) DO UPDATE
-       SET status = 'leased', locked_by = excluded.locked_by, reserved_tpm = excluded.reserved_tpm,
-           leased_at = excluded.leased_at
+    SELECT attempt_id, id, agent, attempt, 'leased', $4, reserved_tpm, lockkeeper.clock() FROM claimed WHERE NOT again
+), leased_again AS (
+    UPDATE lockkeeper.task_attempts x
+       SET status = 'leased', locked_by = $4, leased_at = lockkeeper.clock(),
+           reserved_tpm = (SELECT c.reserved_tpm FROM claimed c WHERE c.attempt_id = x.id)
+     WHERE x.id = ANY (ARRAY (SELECT c.attempt_id FROM claimed c WHERE c.again))
 )
-SELECT c.id AS task_id, c.attempt_id, c.attempt, c.agent, a.target, c.waited_seconds
-  FROM claimed c JOIN lockkeeper.agents a ON a.name = c.agent
- ORDER BY c.priority DESC, c.created_at, c.id
+SELECT id AS task_id, attempt_id, attempt, agent, target, waited_seconds FROM claimed ORDER BY n
 
 -- name: promote_due
 -- Let tasks whose time has come be claimed.

@@ -260,7 +260,7 @@ CREATE TABLE lockkeeper.tasks (
     CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AND (priority <= 100))),
     CONSTRAINT tasks_status_check CHECK ((status = ANY (ARRAY['enqueued'::text, 'processing'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
-WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', fillfactor='50');
 
 CREATE VIEW lockkeeper.cost_lines AS
  SELECT c.source,
@@ -2230,4 +2230,4 @@ CREATE TRIGGER mark_all_by_policy AFTER INSERT OR UPDATE ON lockkeeper.customers
 
 CREATE TRIGGER mark_by_policy BEFORE INSERT OR UPDATE OF backfill, fair_share, daily_budget, monthly_budget ON lockkeeper.agents FOR EACH ROW EXECUTE FUNCTION lockkeeper.mark_by_policy();
 
-CREATE TRIGGER refuse_transition BEFORE UPDATE OF status ON lockkeeper.tasks FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status || '>'::text) || new.status) <> ALL (ARRAY['enqueued>processing'::text, 'enqueued>completed'::text, 'enqueued>failed'::text, 'enqueued>cancelled'::text, 'processing>enqueued'::text, 'processing>completed'::text, 'processing>failed'::text, 'processing>cancelled'::text])))) EXECUTE FUNCTION lockkeeper.refuse_transition();
+CREATE TRIGGER refuse_transition AFTER UPDATE OF status ON lockkeeper.tasks FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status || '>'::text) || new.status) <> ALL (ARRAY['enqueued>processing'::text, 'enqueued>completed'::text, 'enqueued>failed'::text, 'enqueued>cancelled'::text, 'processing>enqueued'::text, 'processing>completed'::text, 'processing>failed'::text, 'processing>cancelled'::text])))) EXECUTE FUNCTION lockkeeper.refuse_transition();

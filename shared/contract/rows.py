@@ -9,7 +9,7 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class LeasedAttempt:
-    """An attempt that this process holds and must hand to the runner."""
+    """An attempt that this process holds and must hand to the runner; the claim's columns come first, in its order."""
 
     task_id: UUID
     attempt_id: UUID

@@ -24,8 +24,7 @@ async def claim_in_open_transaction(connection: Any, batch: int = 10) -> list[An
     agents = await connection.fetch(SQL["lock_agents"].sql)
     locked = [row["name"] for row in agents if row["locked"]]
     free = [row["name"] for row in agents if not row["locked"]]
-    ids = [uuid7() for _ in range(batch)]
-    return list(await connection.fetch(SQL["claim_tasks"].sql, locked, free, batch, "held-open", ids, 60.0))
+    return list(await connection.fetch(SQL["claim_tasks"].sql, locked, free, batch, "held-open", uuid7(), 60.0))
 
 
 async def test_q01_a_second_dispatcher_claims_nothing_while_the_first_is_uncommitted(database: TestDatabase) -> None:

@@ -152,7 +152,7 @@ FAMILY_VARIANTS = (
 MACHINE_VARIANTS = (
     Variant("release forgets the attempt's id",
             (("dispatcher.release_attempts", "attempt_unspent = true", "attempt_unspent = false"),)),
-    Variant("the token budget is not counted", (("dispatcher.claim_tasks", "OR weight <= tokens_left ", "OR true "),)),
+    Variant("the token budget is not counted", (("dispatcher.claim_tasks", "WHERE weight <= tokens_left OR alone", "WHERE true"),)),
 )  # fmt: skip
 
 MATRIX_VARIANTS = (

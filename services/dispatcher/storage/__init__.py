@@ -40,7 +40,12 @@ class DispatcherStorage:
                 rows = await PolicyClaim(connection, self._replica, lease_seconds).lease(by_policy, fair)
             if len(by_policy) < len(agents) and len(rows) < limit:
                 rows += await self._claim_plain(connection, agents, limit - len(rows), lease_seconds)
-            return [_leased(row, agents[row["agent"]]) for row in rows]
+            # By position, once per agent: this is done for every task.
+            options: dict[str, Sequence[Any]] = {
+                name: (row["tasks_per_run"], None, row["has_breaker"], row["learn_estimates"])
+                for name, row in agents.items()
+            }
+            return [LeasedAttempt(*row, *options[row["agent"]]) for row in rows]
 
         return await self._database.atomically(claim)
 
@@ -50,8 +55,9 @@ class DispatcherStorage:
         plain = [row for row in agents.values() if not row["by_policy"]]
         locked = [row["name"] for row in plain if row["locked"]]
         free = [row["name"] for row in plain if not row["locked"]]
-        ids = [uuid7() for _ in range(limit)]
-        return await connection.fetch(_SQL["claim_tasks"].sql, locked, free, limit, self._replica, ids, lease_seconds)
+        return await connection.fetch(
+            _SQL["claim_tasks"].sql, locked, free, limit, self._replica, uuid7(), lease_seconds
+        )
 
     async def promote_due(self, limit: int) -> int:
         """Let tasks whose time has come be claimed; returns how many."""
@@ -106,8 +112,3 @@ class DispatcherStorage:
 
     async def _fenced(self, name: str, attempts: Sequence[UUID], *args: Any) -> list[Any]:
         return await write_fenced(self._database, _SQL[name], attempts, *args)
-
-
-def _leased(row: Any, agent: Any) -> LeasedAttempt:
-    options = {name: agent[name] for name in ("tasks_per_run", "has_breaker", "learn_estimates")}
-    return LeasedAttempt(**row, **options)

@@ -33,6 +33,8 @@ NO_MODEL = "no_model_called"
 NO_RUN = "no_run"
 NO_MACHINE = "no_machine"
 CALLBACK = "callback"
+STORED = frozenset({"stored", "unverified"})
+"""What an agent says of its trace when there should be one."""
 _COUNTERS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _EXACT = Decimal("0.000000000001")
 
@@ -77,7 +79,9 @@ def attribute(attempt: EndedAttempt, traces: Sequence[Traced], *, unknown_after:
     if not reported:
         # Also where nothing is to come: the answer is the same, and a late span may still surprise us.
         return Attribution(attempt, Finding.UNKNOWN if is_overdue else Finding.PENDING, [])
-    is_whole = len(reported) == len(attempt.usage or [])
+    # An agent that stored a trace which nobody finds knows of more than we do: worth another look when it is asked for.
+    is_awaited = attempt.trace_state in STORED and not traces
+    is_whole = len(reported) == len(attempt.usage or []) and not is_awaited
     finding = Finding.FINAL if is_whole else Finding.PARTIAL
     return Attribution(attempt, finding, [_line(attempt, "callback", CALLBACK, reported, is_whole=is_whole)])
 
@@ -91,16 +95,17 @@ def _by_traces(
     is_overdue: bool,
 ) -> Attribution:
     finished = all(trace.is_ended for trace in traces)
-    if not finished and not is_overdue:
-        return Attribution(attempt, Finding.PENDING, [])
-    lines = [
-        _line(attempt, "trace", trace.trace_id, _parts_of(trace, reported), trace.cost, is_whole=trace.is_ended)
-        for trace in telling
-    ]
     seen = sum(getattr(trace, name) or 0 for trace in telling for name in _COUNTERS)
     counted = sum(getattr(part, name) for part in reported for name in _COUNTERS)
-    finding = Finding.FINAL if finished else Finding.PARTIAL
-    return Attribution(attempt, finding, lines, disagrees=counted > seen)
+    # Less than the agent counted itself: a trace is still on its way.
+    is_whole = finished and seen >= counted
+    if not is_whole and not is_overdue:
+        return Attribution(attempt, Finding.PENDING, [])
+    lines = [
+        _line(attempt, "trace", trace.trace_id, _parts_of(trace, reported), trace.cost, is_whole=is_whole)
+        for trace in telling
+    ]
+    return Attribution(attempt, Finding.FINAL if is_whole else Finding.PARTIAL, lines, disagrees=counted > seen)
 
 
 def reported_parts(usage: Sequence[Mapping[str, Any]] | None) -> list[Part]:

@@ -30,12 +30,12 @@ RETURNING x.id AS attempt_id, x.task_id, x.agent, x.trace_id, x.trace_state, x.u
               x.status = 'failed' AND x.submitted_at IS NULL OR x.cancel_confirmed_at IS NOT NULL) AS never_ran
 
 -- name: reopen_attempts
--- Look once more at attempts that were given up: they were heard of again.
+-- Look once more at attempts that were given up, or of which there may be more: they were heard of again.
 -- owner: cost_attributor
 -- locks: task_attempts, skipping those that somebody else holds
 WITH given_up AS MATERIALIZED (
     SELECT id FROM lockkeeper.task_attempts
-     WHERE id = ANY ($1::uuid[]) AND cost_status = 'unknown'
+     WHERE id = ANY ($1::uuid[]) AND cost_status IN ('unknown', 'partial')
        FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE lockkeeper.task_attempts x
@@ -185,6 +185,8 @@ UPDATE lockkeeper.task_attempts x
                           -- A price that was missing is there now: what was partial for want of it is whole.
                           WHEN t.finding = 'repriced' AND x.cost_status = 'partial' AND NOT t.is_partial THEN 'final'
                           WHEN t.finding = 'repriced' THEN x.cost_status
+                          -- Nothing new was found, and what was known before still stands.
+                          WHEN t.finding = 'unknown' AND t.llm_lines > 0 THEN 'partial'
                           ELSE coalesce(t.finding, x.cost_status) END
   FROM total t
  WHERE x.id = t.attempt_id
@@ -260,10 +262,11 @@ SELECT x.run_id, x.id AS attempt_id, x.task_id, coalesce(x.submitted_at, x.lease
   JOIN lockkeeper.task_attempts x ON x.run_id = w.run_id
 
 -- name: list_given_up
--- Attempts of a window whose usage was given up.
+-- Attempts of a window whose usage was given up, or is known in part only.
 SELECT x.id
   FROM lockkeeper.task_attempts x
- WHERE x.cost_status = 'unknown'
+ WHERE (x.cost_status = 'unknown' OR x.cost_status = 'partial' AND EXISTS (
+        SELECT FROM lockkeeper.cost_entries c WHERE c.attempt_id = x.id AND NOT c.is_whole))
    AND coalesce(x.submitted_at, x.leased_at) >= $1 AND coalesce(x.submitted_at, x.leased_at) < $2
 
 -- name: finish_cost_request
@@ -334,6 +337,9 @@ WITH priced AS MATERIALIZED (
            'cache_write_tokens', coalesce(c.cache_write_tokens, 0)))), coalesce(c.usage_start_at, c.recorded_at)) p
      WHERE c.attempt_id = ANY ($1::uuid[]) AND c.kind = 'llm' AND c.model IS NOT NULL AND p.amount IS NOT NULL
        AND coalesce(c.usage_start_at, c.recorded_at) >= $2 AND coalesce(c.usage_start_at, c.recorded_at) < $3
+           -- What an agent said and a trace says better counts for nothing, so it has no price to change.
+       AND NOT (c.source = 'callback' AND EXISTS (
+            SELECT FROM lockkeeper.cost_entries t WHERE t.attempt_id = c.attempt_id AND t.source = 'trace'))
        AND ($4::text[] IS NULL OR c.model = ANY ($4) OR EXISTS (
             SELECT FROM jsonb_array_elements(c.parts) e WHERE e ->> 'model' = ANY ($4)))
 )

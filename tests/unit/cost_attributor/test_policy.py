@@ -80,6 +80,15 @@ def test_zero_is_only_what_somebody_vouches_for() -> None:
     assert look(ended(usage=[]), TRACE).lines[0].source == "trace"
 
 
+def test_m05_the_agents_word_is_not_the_last_where_it_stored_a_trace_that_is_not_found() -> None:
+    for state, finding in (
+        ("stored", Finding.PARTIAL),
+        ("unverified", Finding.PARTIAL),
+        ("unavailable", Finding.FINAL),
+    ):
+        assert look(ended(usage=[ONE], trace_state=state, ended_seconds=901)).finding is finding
+
+
 def test_m01_a_trace_that_has_not_ended_is_waited_for_and_then_taken_as_far_as_it_got() -> None:
     running = replace(TRACE, is_ended=False)
     assert look(ended(), running).finding is Finding.PENDING
@@ -98,11 +107,15 @@ def test_a_trace_without_cost_is_priced_by_the_models_that_the_agent_named() -> 
     both = replace(unpriced, input_tokens=11, output_tokens=7, cache_read_tokens=3)
     assert [part.model for part in look(ended(usage=[ONE, TWO]), both).lines[0].parts] == ["m", "n"]
     # The agent's split does not add up to the totals: which model it was is not known, so no price is made up.
-    assert [part.model for part in look(ended(usage=[ONE, TWO]), unpriced).lines[0].parts] == [None]
+    late = ended(usage=[ONE, TWO], ended_seconds=901)
+    assert [part.model for part in look(late, unpriced).lines[0].parts] == [None]
 
 
-def test_an_agent_that_counted_more_than_its_traces_is_noticed() -> None:
-    assert look(ended(usage=[ONE | {"input_tokens": 11}]), TRACE).disagrees
+def test_m05_an_agent_that_counted_more_than_its_traces_waits_for_the_rest_and_is_noticed() -> None:
+    more = [ONE | {"input_tokens": 11}]
+    assert look(ended(usage=more), TRACE).finding is Finding.PENDING
+    late = look(ended(usage=more, ended_seconds=901), TRACE)
+    assert (late.finding, late.disagrees, late.lines[0].is_whole) == (Finding.PARTIAL, True, False)
     assert not look(ended(usage=[ONE]), TRACE).disagrees
 
 

@@ -21,14 +21,16 @@ import httpx
 
 from bench.queue import DURABLE
 from services.console.app import make_app
-from services.console.gateways.pages import PageCounter
+from services.console.gateways.pages import Files
 from services.console.settings import ConsoleSettings
 from services.console.storage.totals import TotalsStorage
 from shared.contract.ownership import role_of
+from shared.db.connecting import connect
 from shared.db.notes import Notes
-from shared.db.pool import Database, connect
+from shared.db.pool import Database
+from shared.identity.guard import Identity
+from shared.identity.settings import IdentitySettings
 from shared.runtime.http import HttpServer
-from shared.vendors.volumes import Volumes
 from shared.vendors.workspace import Workspace
 from tests.support.postgres import PostgresServer
 
@@ -135,10 +137,10 @@ async def measure(server: PostgresServer) -> dict[str, Any]:
     notes = Notes(pool)
     await notes.open()
     workspace = Workspace(threads=1, retry_seconds=1, http_seconds=5)
-    counter = PageCounter(timeout_seconds=10)
-    http_server = HttpServer(
-        make_app(ConsoleSettings(), pool, notes, Volumes(workspace), counter), "127.0.0.1", 0, grace_seconds=1
-    )
+    files = Files.over(workspace)
+    identity = Identity(IdentitySettings(), pool)
+    app = make_app(ConsoleSettings(), pool, notes, files, identity=identity)
+    http_server = HttpServer(app, "127.0.0.1", 0, grace_seconds=1)
     await http_server.open()
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     week = f"from={(hour - timedelta(days=7)).isoformat().replace('+', '%2B')}"
@@ -147,6 +149,7 @@ async def measure(server: PostgresServer) -> dict[str, Any]:
         "SELECT created_at, id FROM lockkeeper.tasks WHERE created_at < now() - interval '20 days' "
         "ORDER BY created_at DESC LIMIT 1"
     )
+    assert middle is not None
     detail: dict[str, Any] = {}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{http_server.port}", timeout=120, trust_env=False) as http:
         first = (await http.get("/api/v1/tasks?limit=50")).json()["next_cursor"]
@@ -164,7 +167,7 @@ async def measure(server: PostgresServer) -> dict[str, Any]:
             if name == "summary_all":
                 assert body["total"] == ROWS, body
     await http_server.close()
-    await counter.close()
+    await files.close()
     await notes.close()
     await pool.close()
     workspace.close()

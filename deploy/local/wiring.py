@@ -83,6 +83,9 @@ class Wiring:
     def service(self, name: str) -> Environment:
         """Everything that one service is told."""
         own = {"LOCKKEEPER_PORT": str(self.ports[name]), "LOCKKEEPER_OPS_PORT": str(self.ports[f"{name}_ops"])}
+        if name == "console":
+            # A page of elsewhere whose name is made to lead here is not answered.
+            own["LOCKKEEPER_CONSOLE_ALLOWED_HOSTS"] = json.dumps([LOOPBACK, "localhost"])
         if name == "callback_receiver":
             keys = {CALLBACK_KEY_ID: self.folder.secret("callback_key")}
             own["LOCKKEEPER_CALLBACK_RECEIVER_KEYS"] = json.dumps(keys)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
-from services.console.gateways.pages import PageCounter
+from services.console.gateways.pages import Files
 from services.console.loops import Count, WarmUp
 from services.console.routes.access import needs
 from services.console.routes.actions import Operator
 from services.console.routes.agents import AgentRoutes
+from services.console.routes.charts import ChartRoutes
 from services.console.routes.costs import CostRoutes
 from services.console.routes.customers import CustomerRoutes
 from services.console.routes.documents import DocumentRoutes, Intake
@@ -22,6 +23,7 @@ from services.console.routes.prices import PriceRoutes
 from services.console.routes.reference import ReferenceRoutes
 from services.console.routes.system import SystemRoutes
 from services.console.routes.tasks import TaskRoutes
+from services.console.routes.viewing import ViewingRoutes
 from services.console.settings import ConsoleSettings
 from services.console.storage.agents import AgentStorage
 from services.console.storage.costs import CostStorage
@@ -40,14 +42,12 @@ from shared.identity.settings import IdentitySettings
 from shared.runtime.http.edge import Edge
 from shared.runtime.http.problems import handle_problems
 from shared.runtime.process import Process, Service, run
-from shared.vendors.volumes import Volumes
 from shared.vendors.workspace import Workspace
 
 
 def make_app(
-    settings: ConsoleSettings, database: Database, notes: Notes, volumes: Volumes, counter: PageCounter,
-    *, identity: Identity,
-) -> ASGIApp:  # fmt: skip
+    settings: ConsoleSettings, database: Database, notes: Notes, files: Files, *, identity: Identity
+) -> ASGIApp:
     """The console's HTTP: the API, its reference, and the pages."""
     tasks = TaskStorage(database)
     operating = OperatingStorage(database)
@@ -60,7 +60,8 @@ def make_app(
     )  # fmt: skip
     app.state.settings = settings
     routers: list[APIRouter] = [
-        DocumentRoutes(Intake(documents, volumes, counter, settings), documents, volumes, settings).router(),
+        DocumentRoutes(Intake(documents, files, settings), documents, files.volumes, settings).router(),
+        ViewingRoutes(documents, files.viewer).router(),
         TaskRoutes(tasks, Enqueuer(tasks, notes)).router(),
         OperatingRoutes(tasks, Operator(operating, notes)).router(),
         AgentRoutes(AgentStorage(database), operating, notes).router(),
@@ -74,6 +75,7 @@ def make_app(
         app.include_router(router)
     app.include_router(ReferenceRoutes(app).router())
     app.include_router(pages.router())
+    app.include_router(ChartRoutes(TotalsStorage(database), pages.templates).router())
     handle_problems(app)
     return Edge(
         Guard(app, identity, needs), max_body_bytes=settings.max_body_bytes,
@@ -87,14 +89,14 @@ async def compose(process: Process, settings: ConsoleSettings) -> Service:
         threads=settings.upload_threads + 4, retry_seconds=settings.retry_seconds,
         http_seconds=settings.transfer_seconds,
     )  # fmt: skip
-    counter = PageCounter(timeout_seconds=settings.page_count_seconds)
+    files = Files.over(workspace, count_seconds=settings.page_count_seconds, draw_seconds=settings.page_draw_seconds)
 
     async def drain() -> None:
         workspace.close()
-        await counter.close()
+        await files.close()
 
     identity = Identity(IdentitySettings.load(process.settings.host), process.database)
-    app = make_app(settings, process.database, process.notes, Volumes(workspace), counter, identity=identity)
+    app = make_app(settings, process.database, process.notes, files, identity=identity)
     count = Count(TotalsStorage(process.database))
     return Service(loops=(WarmUp(workspace), count), app=app, drain=drain)
 

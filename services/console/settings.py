@@ -33,6 +33,7 @@ class ConsoleSettings(BaseSettings):
     transfer_seconds: int = Field(default=120, ge=5, description="silence of the workspace that ends one transfer")
     retry_seconds: int = Field(default=5, ge=1, description="the SDK's own retries inside one transfer")
     page_count_seconds: float = Field(default=5, gt=0, description="for counting the pages of one document")
+    page_draw_seconds: float = Field(default=20, gt=0, description="for drawing one page of a document")
     allowed_hosts: list[str] = Field(
         default_factory=list, description="Host names that are answered; empty answers any"
     )

@@ -89,7 +89,7 @@ def shown_task(row: Row, waiting_reason: str | None = None) -> Json:
 
 
 def shown_summary(row: Row) -> Json:
-    """The row of `lockkeeper.task_summary`. Sums leave out what is pending, and say of how many attempts."""
+    """The row of `lockkeeper.summarise_tasks`. Sums leave out what is pending, and say of how many attempts."""
     counts = {name: row[name] for name in ("enqueued", "processing", "completed", "failed", "cancelled")}
     nothing = Decimal(0) if not row["attempts"] else None
     return {
@@ -105,6 +105,7 @@ def shown_summary(row: Row) -> Json:
         "p95_response_seconds": _rounded(row["p95_seconds"]),
         "confidence": _rounded(row["confidence"], 4),
         "oldest_waiting_at": row["oldest_waiting_at"],
+        **{name: row[name] for name in ("is_exact", "counted_from", "counted_at")},
     }
 
 

@@ -223,6 +223,9 @@ class Summary(Answer):
     p95_response_seconds: float | None
     confidence: float | None
     oldest_waiting_at: datetime | None
+    is_exact: bool = Field(description="counted for this answer; otherwise from totals kept beside the queue")
+    counted_from: datetime | None = Field(description="with text or labels over many tasks: none older are counted")
+    counted_at: datetime | None = Field(description="of totals: everything committed by then is in them")
 
 
 class AuditEntry(Answer):
@@ -271,3 +274,14 @@ class State(Answer):
     services: list[ServiceState]
     replicas: list[Replica]
     agents: list[dict[str, Any]]
+
+
+class PageView(Answer):
+    """A page of a document. `marks` are left, top, width, height of the words looked for, as parts of the page."""
+
+    page: int
+    pages: int
+    width: int
+    height: int
+    marks: list[list[float]]
+    image: str = Field(description="the page as a data: address of a JPEG")

@@ -134,6 +134,9 @@ class AgentRequest(Request):
     paused: bool | None = None
     options: dict[str, Any] | None = None
     version: int | None = Field(default=None, ge=0, description="the version that was read; 409 when it is not current")
+    note: Annotated[str, StringConstraints(max_length=500)] | None = Field(
+        default=None, description="why; stands in the audit"
+    )
 
 
 NULLABLE_LIMITS = frozenset({"max_concurrent_tasks", "max_tpm", "daily_budget", "monthly_budget", "circuit_failures"})

@@ -61,7 +61,8 @@ class AgentRoutes:
 
     async def put(self, name: Name, body: AgentRequest, actor: Actor) -> Response:
         """Make an agent or change its settings. A version that is not the current one answers 409."""
-        is_new = await self._write(name, _wanted(body), actor, "set_agent", version=body.version)
+        note = clean_text(body.note or "")[0].strip() or None
+        is_new = await self._write(name, _wanted(body), actor, "set_agent", version=body.version, note=note)
         return await self._answer(name, 201 if is_new else 200)
 
     async def pause(self, name: Name, actor: Actor) -> Response:
@@ -89,7 +90,7 @@ class AgentRoutes:
 
     async def _write(
         self, name: str, wanted: Mapping[str, Any], actor: str, action: str, *, version: int | None = None,
-        only_existing: bool = False,
+        only_existing: bool = False, note: str | None = None,
     ) -> bool:  # fmt: skip
         async def work(connection: Connection) -> tuple[bool, bool]:
             await self._audit.act_as(connection, actor)
@@ -110,7 +111,7 @@ class AgentRoutes:
             if changed:
                 await self._storage.change_agent(connection, name, settings, actor)
                 before = {each: now[each] for each in changed}
-                await self._audit.record_actions(connection, actor, action, [_entry(name, before, changed)])
+                await self._audit.record_actions(connection, actor, action, [_entry(name, before, changed, note)])
             return bool(changed), False
 
         changed, is_new = await self._audit.database.atomically(work)
@@ -146,8 +147,8 @@ def _wanted(body: AgentRequest) -> dict[str, Any]:
     return given
 
 
-def _entry(name: str, before: object, after: object) -> dict[str, Any]:
-    return {"target": f"agent/{name}", "before": before, "after": after}
+def _entry(name: str, before: object, after: object, note: str | None = None) -> dict[str, Any]:
+    return {"target": f"agent/{name}", "before": before, "after": after, "note": note}
 
 
 def _shown(row: Any) -> dict[str, Any]:

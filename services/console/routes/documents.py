@@ -12,7 +12,7 @@ import structlog
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from services.console.gateways.pages import PageCounter
+from services.console.gateways.pages import Files
 from services.console.gateways.receiving import Limits, ReceivedFile, Receiver
 from services.console.messages.answers import Document, UploadAnswer
 from services.console.metrics import DOCUMENT_BYTES, DOCUMENTS
@@ -55,12 +55,10 @@ _MULTIPART = {
 class Intake:
     """Takes received files into the Volume and makes them known."""
 
-    def __init__(
-        self, storage: DocumentStorage, volumes: Volumes, counter: PageCounter, settings: ConsoleSettings
-    ) -> None:
+    def __init__(self, storage: DocumentStorage, files: Files, settings: ConsoleSettings) -> None:
         self._storage = storage
-        self._volumes = volumes
-        self._counter = counter
+        self._volumes = files.volumes
+        self._counter = files.counter
         self._settings = settings
         self._transfers = asyncio.Semaphore(settings.upload_threads)
         self.limits = Limits(settings.max_document_bytes, settings.max_upload_bytes, settings.max_upload_files)

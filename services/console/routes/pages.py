@@ -7,11 +7,11 @@ import mimetypes
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import jinja2
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -71,7 +71,7 @@ def release_of(static: dict[str, StaticFile]) -> str:
 
 
 class PageRoutes:
-    """`/`, `/tasks/{id}` and `/static`."""
+    """The pages, and `/static`."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
@@ -82,19 +82,46 @@ class PageRoutes:
     def router(self) -> APIRouter:
         """Paths of the pages; they are no part of the API's reference."""
         router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-        router.add_api_route("/", self.board, methods=["GET", "HEAD"])
-        router.add_api_route("/tasks/{task_id}", self.task, methods=["GET", "HEAD"])
-        router.add_api_route("/static/{release}/{name}", self.static, methods=["GET", "HEAD"])
-        router.add_api_route("/favicon.ico", self.icon, methods=["GET", "HEAD"])
+        for path, page in (
+            ("/", self.board), ("/tasks", self.tasks), ("/tasks/{task_id}", self.task),
+            ("/batches/{batch}", self.batch), ("/upload", self.upload), ("/agents", self.agents),
+            ("/costs", self.costs), ("/audit", self.audit),
+            ("/static/{release}/{name}", self.static), ("/favicon.ico", self.icon),
+        ):  # fmt: skip
+            router.add_api_route(path, page, methods=["GET", "HEAD"])
         return router
 
     async def board(self) -> Response:
-        """The live status page."""
+        """The overview."""
         return self.templates.page("board.html", max_document_bytes=self._settings.max_document_bytes)
+
+    async def tasks(self) -> Response:
+        """The tasks, with filters and actions on many."""
+        return self.templates.page("tasks.html", batch="")
+
+    async def batch(self, batch: Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$")]) -> Response:
+        """The tasks of one upload of many files."""
+        return self.templates.page("tasks.html", batch=batch)
 
     async def task(self, task_id: UUID) -> Response:
         """One task."""
         return self.templates.page("task.html", task_id=str(task_id))
+
+    async def upload(self) -> Response:
+        """Uploads by the hundred."""
+        return self.templates.page("upload.html", max_document_bytes=self._settings.max_document_bytes)
+
+    async def agents(self) -> Response:
+        """The agents and their settings."""
+        return self.templates.page("agents.html")
+
+    async def costs(self) -> Response:
+        """What was spent."""
+        return self.templates.page("costs.html")
+
+    async def audit(self) -> Response:
+        """What operators did."""
+        return self.templates.page("audit.html")
 
     async def static(self, release: str, name: str) -> Response:
         """A static file. An older page may ask under its own release; it gets what is there, not to be kept."""

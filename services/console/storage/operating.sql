@@ -124,9 +124,9 @@ SELECT source_id, id, agent, false FROM standing
 -- name: record_actions
 -- Write down who did what to which target, with what it was before and is now.
 -- owner: console
-INSERT INTO lockkeeper.operator_audit (actor, action, target, before, after)
-SELECT $1, $2, r.target, r.before, r.after
-  FROM jsonb_to_recordset($3::jsonb) AS r (target text, before jsonb, after jsonb)
+INSERT INTO lockkeeper.operator_audit (actor, action, target, before, after, note)
+SELECT $1, $2, r.target, r.before, r.after, r.note
+  FROM jsonb_to_recordset($3::jsonb) AS r (target text, before jsonb, after jsonb, note text)
 
 -- name: count_eligible
 -- How many tasks a bulk action fits.

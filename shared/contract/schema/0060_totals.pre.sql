@@ -186,7 +186,7 @@ BEGIN
      ORDER BY t.created_at DESC, t.id DESC OFFSET few LIMIT 1;
     IF beyond IS NULL OR with_text IS NOT NULL OR with_labels IS NOT NULL OR label_keys IS NOT NULL THEN
         RETURN QUERY
-        SELECT s.*, beyond IS NULL, beyond, lockkeeper.clock()
+        SELECT s.*, beyond IS NULL, beyond, NULL::timestamptz
           FROM lockkeeper.task_summary(statuses, agents, customers, coalesce(beyond, from_at), to_at,
                                        with_text, with_labels, label_keys) s;
         RETURN;

@@ -13,14 +13,13 @@ import httpx
 import pytest
 
 from services.console.app import make_app
-from services.console.gateways.pages import PageCounter
+from services.console.gateways.pages import Files
 from services.console.settings import ConsoleSettings
 from shared.db.notes import Notes
 from shared.db.pool import Database
 from shared.identity.guard import Identity
 from shared.identity.settings import IdentitySettings
 from shared.runtime.http import HttpServer
-from shared.vendors.volumes import Volumes
 from shared.vendors.workspace import Workspace
 from tests.conftest import TestDatabase
 from tests.support.workspace import WorkspaceDouble
@@ -73,9 +72,9 @@ async def serve(
     notes = Notes(pool)
     await notes.open()
     workspace = Workspace(threads=4, retry_seconds=1, http_seconds=60)
-    counter = PageCounter(timeout_seconds=10)
+    files = Files.over(workspace)
     app = make_app(
-        ConsoleSettings(spool_dir=spool_dir, **settings), pool, notes, Volumes(workspace), counter,
+        ConsoleSettings(spool_dir=spool_dir, **settings), pool, notes, files,
         identity=Identity(IdentitySettings(**identity or {}), pool),
     )  # fmt: skip
     server = HttpServer(app, "127.0.0.1", 0, grace_seconds=1)
@@ -86,7 +85,7 @@ async def serve(
             yield Console(http, database, pool, url, spool_dir)
     finally:
         await server.close()
-        await counter.close()
+        await files.close()
         await notes.close()
         await pool.close()
         workspace.close()

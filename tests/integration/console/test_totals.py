@@ -12,8 +12,9 @@ import pytest
 
 from services.console.loops import Count
 from services.console.storage.totals import TotalsStorage
+from shared.db.connecting import connect
 from shared.db.invariants import violations
-from shared.db.pool import Database, connect
+from shared.db.pool import Database
 from tests.conftest import TestDatabase
 
 NOTHING: list[Any] = [None] * 8

@@ -17,9 +17,10 @@ function waiting(state) {
 }
 
 export class Agents {
-  #place; #agents = []; #onChange; #mark = "";
+  #place; #agents = []; #onChange; #onEdit; #mark = "";
 
-  constructor(place, onChange) { this.#place = place; this.#onChange = onChange; }
+  // `onEdit` hears the name of the agent to be edited; without it, editing is on the page of agents.
+  constructor(place, onChange, onEdit = (name) => location.assign(`/agents#${name}`)) { this.#place = place; this.#onChange = onChange; this.#onEdit = onEdit; }
 
   get names() { return this.#agents.map((agent) => agent.name); }
 
@@ -43,14 +44,16 @@ export class Agents {
       h("div", { class: "who" }, h("b", {}, agent.name), agent.paused && [" ", h("span", { class: "chip tone-cancelled" }, "paused")], h("small", {}, waiting(state))),
       limit(state.running, agent.max_concurrent_tasks, "running", `${agent.name} tasks`),
       limit(state.reserved_tpm + state.used_tpm, agent.max_tpm, "tokens/min", `${agent.name} tokens per minute`),
-      h("div", { class: "do" }, h("button", { type: "button", onclick: (event) => this.#act(event.target, agent.name, verb), "aria-label": `${verb} ${agent.name}` }, verb === "pause" ? "Pause" : "Resume")));
+      h("div", { class: "do" },
+        h("button", { type: "button", class: "quiet", onclick: () => this.#onEdit(agent.name), "aria-label": `edit ${agent.name}` }, "Edit"),
+        h("button", { type: "button", "data-right": "operate", onclick: (event) => this.#act(event.target, agent.name, verb), "aria-label": `${verb} ${agent.name}` }, verb === "pause" ? "Pause" : "Resume")));
   }
 
   async #act(button, name, verb) {
     button.disabled = true;
     try {
       await api(`/agents/${encodeURIComponent(name)}/${verb}`, { method: "POST" });
-      notice(null);
+      notice(`${name} is ${verb === "pause" ? "paused: nothing new starts" : "running again"}.`, "good");
     } catch (error) {
       notice(error.message);
     }

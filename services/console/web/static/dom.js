@@ -6,6 +6,7 @@ export function h(tag, attributes = {}, ...children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "vars") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
+    else if (name === "checked") element.checked = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat().filter((each) => each !== null && each !== undefined && each !== false));

@@ -14,11 +14,20 @@ function words(value) {
   return h("span", {}, main, side || more ? h("span", { class: "parts" }, side ? ` – ${side}` : "", more) : "");
 }
 
+let onPlace = null;
+
+// What stands on a known page can be shown there.
+function shown(one) {
+  const main = words(one.value);
+  if (!onPlace || !one.page) return h("span", { class: "what" }, main);
+  return h("span", { class: "what" }, h("button", { type: "button", class: "place", title: `show it on page ${one.page}`, onclick: () => onPlace(one.page, one.evidence ?? "") }, main));
+}
+
 function value(one) {
   const isJudged = one !== null && typeof one === "object" && "value" in one && "confidence" in one;
   if (!isJudged) return h("div", { class: "value" }, h("span", { class: "what" }, words(one)));
   const quote = one.evidence ? `“${one.evidence}”` : "";
-  return h("div", { class: "value" }, h("span", { class: "what" }, words(one.value)), confidence(one.confidence),
+  return h("div", { class: "value" }, shown(one), confidence(one.confidence),
     (quote || one.page) && h("span", { class: "quote" }, quote, one.page ? ` page ${one.page}` : ""));
 }
 
@@ -39,7 +48,9 @@ function table(one) {
   return h("div", { class: "table-frame" }, h("table", { class: "plain" }, one.columns ? h("thead", {}, line(one.columns, "th")) : null, h("tbody", {}, ...one.rows.slice(0, 200).map((row) => line(row, "td")))));
 }
 
-export function result(task) {
+// `onShow(page, words)` shows the place of a field.
+export function result(task, onShow = null) {
+  onPlace = task.document ? onShow : null;
   if (task.result === null) {
     const said = { completed: "It completed without a result.", failed: "It failed, so there is no result.", cancelled: "It was cancelled, so there is no result." };
     return h("p", { class: "empty" }, said[task.status] ?? "The result appears here when the task completes.");

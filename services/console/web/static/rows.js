@@ -29,10 +29,11 @@ function progress(task) {
   return [meter((done ?? 0) / total, `${done ?? 0} of ${total} pages`), h("small", {}, `page ${done ?? 0} of ${total}${step ? ` · ${step}` : ""}`)];
 }
 
-function cells(task) {
+function cells(task, selection) {
   const pages = task.document?.pages ?? task.progress.pages_total;
   const elapsed = took(task);
   return [
+    selection && h("td", { class: "pick" }, h("input", { type: "checkbox", checked: selection.has(task.id), "aria-label": `Choose ${title(task)}`, onchange: (event) => selection.toggle(task.id, event.target.checked) })),
     h("td", { class: "doc" }, h("a", { href: `/tasks/${task.id}`, title: title(task) }, title(task)),
       h("small", {}, h("span", { class: "mono" }, shortId(task.id)), task.customer ? ` · ${task.customer}` : "")),
     h("td", { "data-label": "Agent" }, task.agent, task.priority !== 50 && h("small", {}, `priority ${task.priority}`)),
@@ -45,13 +46,17 @@ function cells(task) {
     h("td", { class: "number", "data-label": "Confidence" }, confidence(task.confidence)),
     h("td", { class: "number", "data-label": "Accepted" }, shortInstant(task.created_at)),
     h("td", { class: "number took", "data-label": "Took" }, elapsed === null ? NONE : seconds(elapsed)),
-  ];
+  ].filter(Boolean);
 }
 
 export class Rows {
-  #body; #shown = new Map(); #order = [];
+  #body; #shown = new Map(); #order = []; #selection;
 
-  constructor(body) { this.#body = body; }
+  // With a selection (`has`, `toggle`), every row can be chosen.
+  constructor(body, selection = null) { this.#body = body; this.#selection = selection; }
+
+  // Draw every row anew the next time.
+  forget() { for (const each of this.#shown.values()) each.mark = null; }
 
   // Shows exactly these tasks in this order; rows that look the same are left alone.
   show(tasks, { isFirst }) {
@@ -83,9 +88,10 @@ export class Rows {
     const row = known?.row ?? h("tr", { class: isFirst ? "" : "fresh" });
     if (known && row.contains(document.activeElement)) {
       // Keep the keyboard where it is.
-      row.replaceChildren(...cells(task));
-      row.querySelector("a")?.focus();
-    } else row.replaceChildren(...cells(task));
+      const focused = document.activeElement.tagName;
+      row.replaceChildren(...cells(task, this.#selection));
+      row.querySelector(focused === "INPUT" ? "input" : "a")?.focus();
+    } else row.replaceChildren(...cells(task, this.#selection));
     this.#shown.set(task.id, { row, mark, task });
   }
 }

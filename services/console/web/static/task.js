@@ -4,12 +4,16 @@ import { byId, fill, h, notice } from "./dom.js";
 import { count, fullTime, money, NONE, percent, seconds } from "./format.js";
 import { Live } from "./live.js";
 import { result } from "./result.js";
+import "./rights.js";
 import { chip, shortId, title, took } from "./rows.js";
+import { Viewer } from "./viewer.js";
 import { nextStep, plain, STATUS, VERB, waitingFor } from "./words.js";
 
 const id = byId("task").dataset.id;
 const TERMINAL = new Set(["completed", "failed", "cancelled"]);
 let shown = null;
+let agents = [];
+const viewer = new Viewer();
 
 async function act(button, verb, body) {
   button.disabled = true;
@@ -23,11 +27,14 @@ async function act(button, verb, body) {
 }
 
 function actions(task) {
-  const button = (words, verb, kind = "", body = undefined) => h("button", { type: "button", class: kind, onclick: (event) => act(event.target, verb, body) }, words);
+  const button = (words, verb, kind = "", body = undefined) => h("button", { type: "button", class: kind, "data-right": "operate", onclick: (event) => act(event.target, verb, body) }, words);
   const list = [];
   if (task.status === "failed" || task.status === "cancelled") list.push(button("Retry", "retry", "primary"));
   if (task.status === "enqueued" && ["backoff", "scheduled"].includes(task.waiting?.reason)) list.push(button("Start now", "retry", "primary"));
-  if (TERMINAL.has(task.status)) list.push(button("Reprocess", "reprocess", "", {}));
+  if (TERMINAL.has(task.status)) {
+    const other = h("select", { "aria-label": "Agent to reprocess with", "data-right": "operate" }, ...[task.agent, ...agents.filter((name) => name !== task.agent)].map((name) => h("option", { value: name }, name)));
+    list.push(h("button", { type: "button", "data-right": "operate", onclick: (event) => act(event.target, "reprocess", { agent: other.value }) }, "Reprocess with"), other);
+  }
   if (task.status === "enqueued" && task.priority < 100) list.push(button("Raise priority", "priority", "", { priority: Math.min(100, task.priority + 25) }));
   if (!TERMINAL.has(task.status)) list.push(button("Cancel", "cancel", "danger"));
   if (task.document) list.push(h("a", { class: "button", href: `/api/v1/documents/${task.document.id}/content?inline=true`, target: "_blank", rel: "noopener" }, "Open PDF"));
@@ -66,11 +73,11 @@ function facts(task) {
 
 const ATTEMPT_TONE = { completed: "completed", failed: "failed", lost: "failed", cancelled: "cancelled", superseded: "cancelled", released: "enqueued", leased: "processing", submitted: "processing", running: "processing" };
 
-function steps(attempt) {
+function steps(attempt, since) {
   const end = attempt.finished_at ?? new Date().toISOString();
-  const marks = [["waited", attempt.leased_at, attempt.submitted_at], ["started", attempt.submitted_at, attempt.started_at], ["ran", attempt.started_at, end]];
+  const marks = [["queued", since, attempt.leased_at], ["waited", attempt.leased_at, attempt.submitted_at], ["started", attempt.submitted_at, attempt.started_at], ["ran", attempt.started_at, end]];
   const spans = marks.filter(([, from, to]) => from && to).map(([name, from, to]) => [name, Math.max(0, (Date.parse(to) - Date.parse(from)) / 1000)]);
-  const words = { waited: "submitted after", started: "started after", ran: attempt.finished_at ? "ran for" : "running for" };
+  const words = { queued: "waited", waited: "submitted after", started: "started after", ran: attempt.finished_at ? "ran for" : "running for" };
   return [
     h("div", { class: "steps", role: "img", "aria-label": spans.map(([name, length]) => `${words[name]} ${seconds(length)}`).join(", ") }, ...spans.map(([name, length]) => h("i", { class: name, title: `${words[name]} ${seconds(length)}`, vars: { "--seconds": Math.max(length, 0.05) } }))),
     h("small", {}, spans.map(([name, length]) => `${words[name]} ${seconds(length)}`).join(" · ")),
@@ -79,12 +86,14 @@ function steps(attempt) {
 
 function attempts(task) {
   if (!task.attempts.length) return fill(byId("task-attempts"), h("p", { class: "empty" }, "None yet."));
-  return fill(byId("task-attempts"), ...task.attempts.toReversed().map((attempt) => h("div", { class: "attempt" },
+  const before = (index) => (index ? task.attempts[index - 1].finished_at : task.created_at);
+  return fill(byId("task-attempts"), ...task.attempts.map((attempt, index) => h("div", { class: "attempt" },
     h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${attempt.attempt}`), h("span", { class: `chip tone-${ATTEMPT_TONE[attempt.status]}` }, plain(attempt.status)),
       h("span", {}, money(attempt.llm_cost, attempt.currency), " + ", money(attempt.compute_cost, attempt.currency))),
-    steps(attempt),
+    steps(attempt, before(index)),
+    attempt.input_tokens !== null && h("small", {}, `${count(attempt.input_tokens)} tokens in, ${count(attempt.output_tokens)} out, ${count(attempt.cache_read_tokens)} from cache`),
     attempt.error && h("small", { class: "bad" }, attempt.error.message ?? plain(attempt.error.reason)),
-    h("small", {}, [attempt.run_id && `run ${attempt.run_id}`, attempt.trace_id && `trace ${attempt.trace_id}`, attempt.locked_by && `by ${attempt.locked_by}`].filter(Boolean).join(" · ")))));
+    h("small", {}, [attempt.run_id && `run ${attempt.run_id}`, attempt.trace_id && `trace ${attempt.trace_id}`, attempt.locked_by && `by ${attempt.locked_by}`].filter(Boolean).join(" · ")))).toReversed());
 }
 
 function history(task) {
@@ -119,7 +128,8 @@ function show(task) {
   byId("task-head").replaceChildren(h("h1", {}, title(task)), chip(task.status), actions(task));
   trouble(task);
   facts(task);
-  if (JSON.stringify(before?.result) !== JSON.stringify(task.result) || before?.status !== task.status) fill(byId("task-result"), result(task));
+  if (JSON.stringify(before?.result) !== JSON.stringify(task.result) || before?.status !== task.status) fill(byId("task-result"), result(task, (page, words) => viewer.show(page, words)));
+  viewer.open(task.document);
   attempts(task);
   history(task);
   given(task);
@@ -127,6 +137,7 @@ function show(task) {
 
 async function poll() {
   try {
+    if (!agents.length) agents = (await api("/agents")).agents.map((agent) => agent.name);
     show(await api(`/tasks/${id}`));
   } catch (error) {
     if (error.status === 404 || error.status === 422) notice("There is no such task.");

@@ -167,6 +167,8 @@ def _ending(report: Report) -> dict[str, Any]:
             "error": error,
             "retryable": body.retryable,
             "retry_after": body.retry_after_seconds,
+            # Whether the agent failed or refused its input is what its circuit breaker goes by.
+            "report": {"retryable": body.retryable},
         }
     else:
         quality = {"damage": body.damage, "cleaned_characters": body.cleaned_characters}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from services.dispatcher.loops import CancelLoop, ClaimLoop, Submitter, TakeOverLoop
+from services.dispatcher.loops import CancelLoop, ClaimLoop, LearnLoop, Submitter, TakeOverLoop
 from services.dispatcher.settings import DispatcherSettings
 from services.dispatcher.storage import DispatcherStorage
+from services.dispatcher.storage.learning import LearningStorage
 from shared.contract.channels import Channel
 from shared.runtime.process import Process, Service, run
 from shared.vendors.jobs import Jobs
@@ -18,8 +19,9 @@ async def compose(process: Process, settings: DispatcherSettings) -> Service:
     )
     jobs = Jobs(workspace)
     storage = DispatcherStorage(process.database, process.replica)
+    learning = LearningStorage(process.database)
     submitter = Submitter(storage, jobs, process.notes, settings)
-    claim = ClaimLoop(storage, submitter, process.notes, settings)
+    claim = ClaimLoop(storage, learning, submitter, process.notes, settings)
     cancel = CancelLoop(storage, jobs, settings)
 
     async def drain() -> None:
@@ -27,7 +29,7 @@ async def compose(process: Process, settings: DispatcherSettings) -> Service:
         workspace.close()
 
     return Service(
-        loops=(claim, TakeOverLoop(storage, submitter, settings), cancel),
+        loops=(claim, TakeOverLoop(storage, submitter, settings), LearnLoop(learning, process.notes, settings), cancel),
         wakes={Channel.TASK_READY: (claim,), Channel.CONFIG_CHANGED: (claim,), Channel.CANCEL_REQUESTED: (cancel,)},
         drain=drain,
     )

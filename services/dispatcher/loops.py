@@ -14,8 +14,10 @@ import structlog
 
 from services.dispatcher import metrics
 from services.dispatcher.policy import submitting
+from services.dispatcher.policy.learning import Sampling
 from services.dispatcher.settings import DispatcherSettings
 from services.dispatcher.storage import DispatcherStorage
+from services.dispatcher.storage.learning import LearningStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import LockkeeperError, MissingError, RejectedError, TransientError
 from shared.contract.rows import LeasedAttempt, UnwantedRun
@@ -148,13 +150,20 @@ class ClaimLoop:
     name = "claim_tasks"
 
     def __init__(
-        self, storage: DispatcherStorage, submitter: Submitter, notes: Notes, settings: DispatcherSettings
+        self,
+        storage: DispatcherStorage,
+        learning: LearningStorage,
+        submitter: Submitter,
+        notes: Notes,
+        settings: DispatcherSettings,
     ) -> None:
         self.poll_seconds = settings.poll_seconds
         self._storage = storage
+        self._learning = learning
         self._submitter = submitter
         self._notes = notes
         self._settings = settings
+        self._sampling = Sampling()
 
     async def run_once(self) -> bool:
         """One claim; True when there may be more to lease and room to hold it."""
@@ -178,7 +187,32 @@ class ClaimLoop:
         if leased:
             self._submitter.hand_on(leased)
             self._notes.send(Channel.TASK_CHANGED, [each.task_id for each in leased])
+            watched = self._sampling.choose(leased, started)
+            if watched:
+                await self._learning.watch_attempts(watched)
         return bool(leased)
+
+
+class LearnLoop:
+    """Opens and closes circuit breakers and learns estimates, from how attempts ended."""
+
+    name = "learn"
+
+    def __init__(self, learning: LearningStorage, notes: Notes, settings: DispatcherSettings) -> None:
+        self.poll_seconds = settings.poll_seconds
+        self._learning = learning
+        self._notes = notes
+
+    async def run_once(self) -> bool:
+        """One round over what ended."""
+        changed = await self._learning.learn()
+        for agent, circuit in changed.items():
+            state = "closed" if circuit.open_until is None else "open"
+            metrics.CIRCUITS.labels(agent, state).inc()
+            log.warning("write_circuit", agent=agent, state=state, failed_tasks=len(circuit.failed_tasks))
+        if changed:
+            self._notes.send(Channel.CONFIG_CHANGED, changed)
+        return False
 
 
 class TakeOverLoop:

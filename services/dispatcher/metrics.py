@@ -23,4 +23,5 @@ SUBMIT_SECONDS = Histogram(
 SUBMITS = Counter("lockkeeper_submits_total", "Calls that start a run, by how they ended.", ["agent", "outcome"])
 LEASES_HELD = Gauge("lockkeeper_leases_held", "Attempts that this process has leased and not yet handed on.")
 TAKEN_OVER = Counter("lockkeeper_take_over_unsubmitted_total", "Leases of silent dispatchers taken over.")
+CIRCUITS = Counter("lockkeeper_circuit_changes_total", "Circuit breakers that opened or closed.", ["agent", "state"])
 RUNS_CANCELLED = Counter("lockkeeper_cancelled_runs_total", "Runs whose cancellation the runner confirmed.")

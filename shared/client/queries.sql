@@ -25,7 +25,9 @@ WITH given AS MATERIALIZED (
            coalesce(g.max_attempts, a.max_attempts), g.document_id, g.idempotency_key, g.request_digest,
            -- Uncounted pages are guessed from the size; without a document the agent's default holds.
            coalesce(g.estimated_tokens, CASE WHEN d.id IS NOT NULL THEN
-                    greatest(1, coalesce(d.pages, round(d.bytes / 60000.0))) * a.tokens_per_page END),
+                    greatest(1, coalesce(d.pages, round(d.bytes / 60000.0)))
+                    * CASE WHEN a.learn_estimates AND a.learned_tokens_per_page IS NOT NULL
+                           THEN a.learned_tokens_per_page ELSE a.tokens_per_page END END),
            g.parent_task_id, g.gather
       FROM given g
       JOIN lockkeeper.agents a ON a.name = g.agent

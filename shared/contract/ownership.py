@@ -98,7 +98,7 @@ ROLES: dict[str, ServiceRole] = {
         (
             _REPLICA,
             _EVENTS,
-            Grant("agents", update=("cooldown_until",)),
+            Grant("agents", update=("cooldown_until", "learned_tokens_per_page")),
             # A claim locks the budgets that it reads; no other column may be written by it.
             Grant("customers", update=("updated_at",)),
             Grant("reservations", insert=True, update=("*",), delete=True),

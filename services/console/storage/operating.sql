@@ -94,7 +94,8 @@ WITH wanted AS MATERIALIZED (
            t.parent_task_id,
            CASE WHEN d.id IS NULL THEN t.estimated_tokens
                 WHEN d.pages IS NULL THEN t.estimated_tokens
-                ELSE greatest(d.pages, 1) * a.tokens_per_page END AS estimated_tokens,
+                ELSE greatest(d.pages, 1) * CASE WHEN a.learn_estimates AND a.learned_tokens_per_page IS NOT NULL
+                     THEN a.learned_tokens_per_page ELSE a.tokens_per_page END END AS estimated_tokens,
            CASE WHEN a.name = t.agent THEN t.max_attempts ELSE a.max_attempts END AS attempts_allowed
       FROM lockkeeper.tasks t
       JOIN lockkeeper.agents a ON a.name = coalesce($2, t.agent)

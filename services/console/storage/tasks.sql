@@ -3,7 +3,8 @@
 -- name: read_enqueue_terms
 -- What a new task takes from its agent and its document; no row when there is no such agent.
 -- returns: tokens_per_page, whether the document exists, its pages and bytes, and the database's time
-SELECT a.tokens_per_page, d.id AS document_id, d.pages, d.bytes, lockkeeper.clock() AS now
+SELECT CASE WHEN a.learn_estimates AND a.learned_tokens_per_page IS NOT NULL THEN a.learned_tokens_per_page
+            ELSE a.tokens_per_page END AS tokens_per_page, d.id AS document_id, d.pages, d.bytes, lockkeeper.clock() AS now
   FROM lockkeeper.agents a
   LEFT JOIN lockkeeper.documents d ON d.id = $2
  WHERE a.name = $1

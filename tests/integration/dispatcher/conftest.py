@@ -8,6 +8,7 @@ import pytest
 from services.dispatcher.loops import CancelLoop, ClaimLoop, Submitter, TakeOverLoop
 from services.dispatcher.settings import DispatcherSettings
 from services.dispatcher.storage import DispatcherStorage
+from services.dispatcher.storage.learning import LearningStorage
 from shared.db.notes import Notes
 from shared.testing.wait import until
 from shared.vendors.jobs import Jobs
@@ -50,7 +51,7 @@ async def make_dispatcher(
         return Dispatcher(
             storage,
             submitter,
-            ClaimLoop(storage, submitter, notes, own),
+            ClaimLoop(storage, LearningStorage(pool), submitter, notes, own),
             TakeOverLoop(storage, submitter, own),
             CancelLoop(storage, jobs, own),
         )

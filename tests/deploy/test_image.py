@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,16 @@ def test_an_image_holds_only_versions_that_were_tested(lock: str) -> None:
     tested = locked("requirements.lock")
     for name, version in locked(lock).items():
         assert tested.get(name) == version, f"{name} {version}: run deploy/docker/lock.sh"
+
+
+def test_a_wheel_asks_for_what_a_service_imports_and_nothing_else() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {re.split(r"[=;<> ]", each)[0] for each in project["dependencies"]}
+    # uvicorn finds its two by itself, and FastAPI its forms.
+    unnamed = {"httptools", "uvloop", "python-multipart"}
+    # Several distributions share the name that is imported here.
+    shared = {"mlflow-skinny", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"}
+    assert asked - unnamed - shared <= wanted(agent=False)
 
 
 def test_the_agents_parts_stay_out_of_the_services_image() -> None:

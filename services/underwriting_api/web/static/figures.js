@@ -24,7 +24,8 @@ async function refresh() {
       tile("model cost", money(runs.llm_cost))),
     table(["What runs do now", "Runs"], Object.entries(runs.conditions).map(([name, count]) => [badge(name), String(count)])),
     element("p", {}),
-    table(["Outcome", "Runs"], Object.entries(runs.outcomes).map(([name, count]) => [badge(name), String(count)])));
+    Object.keys(runs.outcomes).length
+      ? table(["Outcome", "Runs"], Object.entries(runs.outcomes).map(([name, count]) => [badge(name), String(count)])) : "");
   document.getElementById("retries").replaceChildren(table(
     ["Activity", "Round", "Attempt", "Attempts", "Succeeded", "Reused", "Failed", "Lost", "Running", "p50 / p95", "Last error"],
     retries.activities.map((each) => [words(each.activity), String(each.round), String(each.attempt), String(each.attempts),
@@ -32,7 +33,7 @@ async function refresh() {
       pair(each.seconds), each.last_error ? `${words(each.last_error.type)}: ${each.last_error.message}` : "–"])));
   document.getElementById("limits").replaceChildren(policy.limits.length ? table(
     ["Purpose", "Policy", "Version", "Minimum score", "Automatic approval up to", "Rejected below", "Rejected above", "Source", "Synced"],
-    policy.limits.map((each) => [words(each.purpose), each.policy_name, each.policy_version, String(each.minimum_score),
+    policy.limits.map((each) => [words(each.purpose), each.policy_name, element("span", { class: "whole" }, each.policy_version), String(each.minimum_score),
       `${each.automatic_approval_dti} %`, String(each.hard_reject_score), `${each.hard_reject_dti} %`, words(each.source),
       instant(each.synced_at)]))
     : element("p", { class: "notice bad" }, policy.trouble || "There is no policy: the sync has not delivered any row."));

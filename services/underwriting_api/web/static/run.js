@@ -69,10 +69,19 @@ function review(run) {
   form.elements.decision[2].disabled = run.turn >= run.turn_limit;
 }
 
+const MONEY = new Set(["monthly_debt", "annual_income", "stated_annual_income", "stated_monthly_debt"]);
+
+function figure(name, value) {
+  if (name.endsWith("_at")) return instant(value);
+  if (MONEY.has(name) && value !== null) return money(value);
+  if (name.endsWith("_percent")) return `${value} %`;
+  return value === null ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
 function figures(result) {
   const hidden = new Set(["rules", "contradictions", "delinquencies"]);
   return element("dl", {}, Object.entries(result).filter(([name]) => !hidden.has(name)).flatMap(([name, value]) => [
-    element("dt", {}, words(name)), element("dd", {}, typeof value === "object" ? JSON.stringify(value) : String(value))]));
+    element("dt", {}, words(name.replace(/_percent$/, ""))), element("dd", {}, figure(name, value))]));
 }
 
 function evidence(run) {

@@ -12,6 +12,7 @@ import httpx
 import structlog
 
 from shared.agent_kit.settings import AgentSettings
+from shared.agent_kit.workspace import bearer_token
 from shared.contract.callback import (
     KEY_ID_HEADER,
     SIGNATURE_HEADER,
@@ -44,6 +45,7 @@ class CallbackSender:
         self._key_id = settings.callback_key_id
         self._key = settings.callback_key.get_secret_value().encode()
         self._deadline_seconds = settings.callback_deadline_seconds
+        self._login = settings.callback_login
 
     def result(self, body: ResultBody) -> dict[str, Any]:
         """Offer the result until it is settled. Raises RejectedError when refused, TransientError at the deadline."""
@@ -81,6 +83,8 @@ class CallbackSender:
             KEY_ID_HEADER: self._key_id,
             SIGNATURE_HEADER: sign(self._key, timestamp, raw),
         }
+        if self._login:
+            headers["Authorization"] = f"Bearer {bearer_token()}"
         try:
             answer = _http().post(f"{self._address}/{verb}", content=raw, headers=headers)
         except httpx.TransportError as error:

@@ -18,6 +18,9 @@ class AgentSettings(BaseSettings):
     callback_url: str = Field(description="Front of the callback receiver, e.g. https://host/callbacks/v1")
     callback_key_id: str
     callback_key: SecretStr = Field(description="HMAC secret that belongs to the key id")
+    callback_login: bool = Field(
+        default=False, description="Show the workspace's OAuth token besides: the receiver is a Databricks App"
+    )
     callback_deadline_seconds: float = Field(default=120, gt=0, description="How long a result is offered")
     agent_heartbeat_seconds: float = Field(default=10, gt=0, description="Longest silence between two heartbeats")
     agent_progress_seconds: float = Field(default=1, gt=0, description="Shortest time between two heartbeats")

@@ -39,6 +39,7 @@ class Received:
     attempt_id: str
     verb: str
     body: dict[str, Any]
+    headers: dict[str, str]
 
 
 class CallbackRecorder:
@@ -87,7 +88,7 @@ class CallbackRecorder:
         except ValueError as error:
             self.refused.append(f"{verb}: {error}")
             return 422, {"detail": str(error)}, {}
-        received = Received(attempt_id, verb, json.loads(raw))
+        received = Received(attempt_id, verb, json.loads(raw), headers)
         self.received.append(received)
         chosen = self.answers(received)
         return chosen or (200, {"attempt_id": attempt_id, "outcome": _OUTCOMES[verb]}, {})

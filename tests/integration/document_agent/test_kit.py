@@ -245,3 +245,17 @@ async def test_m01_a_stopped_run_says_so_and_what_it_had_spent(world: AgentWorld
     await asyncio.wait_for(process.wait(), 30)
     (end,) = world.recorder.ends(attempt_id)
     assert (end.verb, end.body["reason"], end.body["retryable"]) == ("failure", "interrupted", True)
+
+
+async def test_behind_a_login_a_callback_shows_the_workspaces_token_and_is_signed_all_the_same(
+    world: AgentWorld,
+) -> None:
+    world.configure(LOCKKEEPER_CALLBACK_LOGIN="true")
+    _, end = await carry(world, lambda _: AgentResult({}))
+    assert end.headers["Authorization"].startswith("Bearer "), "the platform's proxy lets it pass"
+    token = end.headers["Authorization"].removeprefix("Bearer ")
+    answer = world.double.http.get("/api/2.2/jobs/list", headers={"Authorization": f"Bearer {token}"})
+    assert answer.status_code == 200, "it is a token of the agent's own principal"
+    world.configure(LOCKKEEPER_CALLBACK_LOGIN="false")
+    _, end = await carry(world, lambda _: AgentResult({}))
+    assert "Authorization" not in end.headers

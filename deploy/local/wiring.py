@@ -27,7 +27,7 @@ SERVICES = (
 ADMINISTRATOR = "lockkeeper"
 """The service principal that sets the workspace up."""
 CALLBACK_KEY_ID = "local-1"
-AGENT_SETTINGS = ("LOCKKEEPER_AGENT_", "LOCKKEEPER_MODEL", "LOCKKEEPER_EXPERIMENT")
+AGENT_SETTINGS = ("LOCKKEEPER_AGENT_", "LOCKKEEPER_MODEL", "LOCKKEEPER_EXPERIMENT", "OTEL_")
 """Settings that a person may give to `./dev up` for the agents: a real model endpoint, say."""
 
 Environment = dict[str, str]

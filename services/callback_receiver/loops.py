@@ -16,7 +16,9 @@ from services.callback_receiver.settings import CallbackReceiverSettings
 from services.callback_receiver.storage import CallbackStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import LockkeeperError, TransientError, WriteOutcome
+from shared.contract.stages import CALLBACK
 from shared.db.notes import Notes
+from shared.runtime import tracing
 from shared.runtime.metrics import FENCED_WRITES
 
 log = structlog.get_logger()
@@ -25,9 +27,10 @@ BUSY_SECONDS = 0.01
 _MOVES = frozenset({Verdict.COMPLETE, Verdict.FAIL, Verdict.RETRY})
 _VERBS = {Kind.RESULT: "complete", Kind.FAILURE: "fail", Kind.HEARTBEAT: "extend"}
 _ENDS = frozenset({*_MOVES, Verdict.RECORD, Verdict.NOTE})
+_LOSES = frozenset({Verdict.FAIL, Verdict.RETRY})
 
 
-def announce(notes: Notes, settled: Sequence[Settled]) -> None:
+def announce(notes: Notes, settled: Sequence[Settled], seconds: float = 0.0) -> None:
     """After the commit: count what was written, log what people look for, and wake those whom it concerns."""
     moved = [each for each in settled if each.verdict in _MOVES]
     seen = [each.task_id for each in settled if each.verdict in _MOVES or each.verdict is Verdict.EXTEND]
@@ -43,6 +46,12 @@ def announce(notes: Notes, settled: Sequence[Settled]) -> None:
             notes.send(channel, ids)
     for (kind, write), count in Counter((each.kind, each.write) for each in settled).items():
         FENCED_WRITES.labels(_VERBS[kind], write.value).inc(count)
+    for each in settled:
+        if each.verdict in _ENDS:
+            tracing.record(
+                CALLBACK, each.task_id, each.attempt_id, seconds=seconds, kind=each.kind.value, outcome=each.outcome,
+                failure=each.outcome if each.verdict in _LOSES else None,
+            )  # fmt: skip
     _log(settled)
 
 
@@ -172,10 +181,11 @@ class Settler:
             log.exception("settle_failed", attempt_id=str(tickets[0].report.attempt_id))
             _fail(tickets, error if isinstance(error, LockkeeperError) else RuntimeError("the report was not settled"))
             return []
-        metrics.ROUND_SECONDS.observe(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        metrics.ROUND_SECONDS.observe(seconds)
         metrics.ROUND_REPORTS.observe(len(tickets))
         settled = [each for each in found if each is not None]
-        announce(self._notes, settled)
+        announce(self._notes, settled, seconds)
         busy = []
         for ticket, each in zip(tickets, found, strict=True):
             if each is None:

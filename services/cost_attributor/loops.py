@@ -18,7 +18,9 @@ from services.cost_attributor.settings import CostAttributorSettings
 from services.cost_attributor.storage import CostStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import LockkeeperError, TransientError
+from shared.contract.stages import COST
 from shared.db.notes import Notes
+from shared.runtime import tracing
 
 log = structlog.get_logger()
 
@@ -72,6 +74,12 @@ class AttributeTraces:
 def _count(found: Sequence[Attribution]) -> None:
     for each in found:
         metrics.ATTRIBUTED.labels(each.finding.value).inc()
+        if each.finding is not Finding.PENDING:
+            tracing.record(
+                COST, each.attempt.task_id, each.attempt.attempt_id, finding=each.finding.value,
+                mlflow_trace_id=each.attempt.trace_id or "",
+                tokens=sum((line.input_tokens or 0) + (line.output_tokens or 0) for line in each.lines),
+            )  # fmt: skip
         if each.finding is Finding.UNKNOWN:
             metrics.UNKNOWN_USAGE.labels(each.attempt.agent).inc()
             log.warning("usage_unknown", attempt_id=str(each.attempt.attempt_id), agent=each.attempt.agent)

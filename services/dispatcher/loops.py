@@ -21,7 +21,9 @@ from services.dispatcher.storage.learning import LearningStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import LockkeeperError, MissingError, RejectedError, TransientError
 from shared.contract.rows import LeasedAttempt, UnwantedRun
+from shared.contract.stages import CLAIM, SUBMIT
 from shared.db.notes import Notes
+from shared.runtime import tracing
 from shared.runtime.metrics import FENCED_WRITES
 from shared.vendors.jobs import Jobs, RunPhase
 
@@ -110,8 +112,11 @@ class Submitter:
         else:
             self._strikes.pop(leased.agent, None)
             await self._recorded(leased, run_id)
-        metrics.SUBMIT_SECONDS.observe(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        metrics.SUBMIT_SECONDS.observe(seconds, tracing.exemplar(leased.task_id))
         metrics.SUBMITS.labels(leased.agent, outcome).inc()
+        failure = None if outcome == "submitted" else outcome
+        tracing.record(SUBMIT, leased.task_id, leased.attempt_id, seconds=seconds, failure=failure, agent=leased.agent)
 
     async def _recorded(self, leased: LeasedAttempt, run_id: int) -> None:
         rows = await self._storage.record_runs([(leased.attempt_id, run_id)])
@@ -183,7 +188,9 @@ class ClaimLoop:
         metrics.CLAIM_SECONDS.observe(time.monotonic() - started)
         for each in leased:
             metrics.CLAIMED.labels(each.agent).inc()
-            metrics.DISPATCH_LATENCY.observe(max(0.0, each.waited_seconds))
+            waited = max(0.0, each.waited_seconds)
+            metrics.DISPATCH_LATENCY.observe(waited, tracing.exemplar(each.task_id))
+            tracing.record(CLAIM, each.task_id, each.attempt_id, seconds=waited, agent=each.agent, number=each.attempt)
         if leased:
             self._submitter.hand_on(leased)
             self._notes.send(Channel.TASK_CHANGED, [each.task_id for each in leased])

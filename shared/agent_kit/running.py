@@ -32,7 +32,9 @@ from shared.agent_kit.traces import Trace, TraceIdentity
 from shared.agent_kit.usage import UsageLedger
 from shared.contract.callback import RESULT_INLINE_BYTES, FailureBody, ResultBody, TraceState
 from shared.contract.errors import LockkeeperError, RejectedError, TransientError
+from shared.contract.stages import AGENT
 from shared.contract.text import clean_json, clean_text
+from shared.runtime import tracing
 
 log = structlog.get_logger()
 
@@ -90,6 +92,7 @@ class _Attempt:
 
     async def carry(self) -> int:
         started = time.monotonic()
+        tracing.configure("document_agent", str(self._attempt_id))
         try:
             task = await self._patiently(lambda: self._storage.read_input(self._attempt_id))
         except TransientError as error:
@@ -110,7 +113,14 @@ class _Attempt:
                 # Beats to the very end: storing a trace may take as long as a lease.
                 if self._heart is not None:
                     self._heart.stop()
-            log.info("attempt_ended", outcome=answer, seconds=round(time.monotonic() - started, 3))
+            seconds = time.monotonic() - started
+            failure = None if ending.error is None else ending.error.reason
+            tracing.record(
+                AGENT, task.task_id, self._attempt_id, seconds=seconds, failure=failure, agent=task.agent,
+                outcome=answer, mlflow_trace_id=trace.trace_id or "",
+            )  # fmt: skip
+            await asyncio.to_thread(tracing.close)
+            log.info("attempt_ended", outcome=answer, seconds=round(seconds, 3))
         return 0
 
     async def _patiently(self, work: Callable[[], Awaitable[Found]]) -> Found:

@@ -37,6 +37,8 @@ _LIMITS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # With a collector in the environment mlflow would send its traces there, and costs would have no source.
+    "MLFLOW_ENABLE_OTLP_EXPORTER": "false",
 }
 _answering: set[str] = set()
 

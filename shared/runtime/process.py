@@ -28,7 +28,7 @@ from shared.db.credentials import RotatingPassword, Token
 from shared.db.listener import Handler, Listener
 from shared.db.notes import Notes
 from shared.db.pool import Database
-from shared.runtime import metrics
+from shared.runtime import metrics, tracing
 from shared.runtime.http import HttpServer, ops_app
 from shared.runtime.logs import configure_logs
 from shared.runtime.loops import BudgetSpentError, Loop, LoopRunner
@@ -128,6 +128,7 @@ def run(service: str, own: type[OwnSettings], compose: Compose[OwnSettings]) -> 
     try:
         settings, own_settings = read_settings(service, RuntimeSettings, own)
         configure_logs(service, settings.replica, settings.log_level)
+        tracing.configure(service, settings.replica)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(_run(Process(service, settings), own_settings, compose))
     except MisconfiguredError as error:
@@ -231,8 +232,11 @@ class _Body:
         await self._step("farewell", self._heartbeat.farewell())
         await self._step("close_notes", process.notes.close())
         await self._step("close_ops", self._ops.close())
-        await self._step("close_pool", process.database.close())
+        await self._step("close_pool", self._close_pool())
         log.info("stopped")
+
+    async def _close_pool(self) -> None:
+        await asyncio.gather(self._process.database.close(), asyncio.to_thread(tracing.close))
 
     async def _step(self, name: str, work: Awaitable[None]) -> None:
         try:

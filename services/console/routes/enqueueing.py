@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,9 +16,11 @@ from shared.contract.channels import Channel
 from shared.contract.errors import ConflictError, RejectedError, TransientError
 from shared.contract.ids import uuid7
 from shared.contract.lifecycle import TaskStatus
+from shared.contract.stages import ENQUEUE
 from shared.contract.text import clean_text
 from shared.db.notes import Notes
 from shared.db.pool import Connection
+from shared.runtime import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Enqueuer:
         A parent is enqueued with its children or not at all. Raises RejectedError for an unknown agent or document,
         ConflictError for a key that stands for another body, or a parent that has ended.
         """
-        digest = _digest(wanted)
+        began, digest = time.monotonic(), _digest(wanted)
 
         async def work(connection: Connection) -> tuple[Any, list[UUID]]:
             standing = await self._standing(connection, wanted, digest) if _is_of_family(wanted) else None
@@ -68,7 +71,10 @@ class Enqueuer:
         # Under a key the second of two is the first, so a connection that was lost on the way is no trouble.
         row, made = await self._storage.database.atomically(work, repeatable=wanted.idempotency_key is not None)
         if made:
-            self._tell(made, [wanted.agent, *(child.agent for child in wanted.children)])
+            agents = [wanted.agent, *(child.agent for child in wanted.children)]
+            self._tell(made, agents)
+            for task, agent in zip(made, agents, strict=True):
+                tracing.record(ENQUEUE, task, seconds=time.monotonic() - began, agent=agent)
         return row, bool(made)
 
     def _tell(self, tasks: list[UUID], agents: list[str]) -> None:

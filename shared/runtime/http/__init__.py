@@ -8,7 +8,8 @@ import socket
 from collections.abc import Callable, Iterator
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -91,8 +92,10 @@ def ops_app(
     async def readyz(_: Request) -> Response:
         return answer(is_ready())
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
         refresh()
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+        # Prometheus asks for OpenMetrics, which alone can carry exemplars.
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(REGISTRY), headers={"Content-Type": kind})
 
     return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])

@@ -100,8 +100,8 @@ def test_an_image_holds_only_versions_that_were_tested(lock: str) -> None:
 def test_a_wheel_asks_for_what_a_service_imports_and_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = {re.split(r"[=;<> ]", each)[0] for each in project["dependencies"]}
-    # uvicorn finds its two by itself, and FastAPI its forms.
-    unnamed = {"httptools", "uvloop", "python-multipart"}
+    # uvicorn finds its two by itself, FastAPI its forms, and pypdfium2 what it draws with.
+    unnamed = {"httptools", "uvloop", "python-multipart", "pillow"}
     # Several distributions share the name that is imported here.
     shared = {"mlflow-skinny", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"}
     assert asked - unnamed - shared <= wanted(agent=False)

@@ -115,6 +115,20 @@ def list_(api: Api, filters: dict[str, str | None], limit: int, *, as_json: bool
         _table(found)
 
 
+@tasks.command()
+@filter_options
+@json_option
+@with_api
+def failed(api: Api, filters: dict[str, str | None], *, as_json: bool) -> None:
+    """Say what failed and was not tried again, by agent and reason; `bulk retry --reason …` redrives it."""
+    letters = api.get("/dead-letters", given(filters))["dead_letters"]
+    if as_json:
+        show.as_json({"dead_letters": letters})
+        return
+    columns = ("tasks", "agent", "reason", "first_at", "last_at", "example_task_id", "message")
+    show.table(list(columns), [[each[name] for name in columns] for each in letters])
+
+
 @tasks.command("show")
 @click.argument("task_id")
 @json_option
@@ -181,16 +195,17 @@ _verb("reprocess", "Do ended tasks anew, as new tasks.")
 @click.argument("action", type=click.Choice(ACTIONS))
 @filter_options
 @click.option("--all", "every", is_flag=True, help="Mean every task; without any filter this is needed.")
+@click.option("--reason", "reasons", multiple=True, help="Only tasks that failed for this reason.")
 @click.option("--priority", type=click.IntRange(0, 100), help="The new priority, for reprioritise.")
 @click.option("--yes", is_flag=True, help="Do it. Without this the command only says how many tasks match.")
 @json_option
 @with_api
 def bulk(
-    api: Api, action: str, filters: dict[str, str | None], priority: int | None,
+    api: Api, action: str, filters: dict[str, str | None], reasons: tuple[str, ...], priority: int | None,
     *, every: bool, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Act on every task that the filter matches; a dry run unless --yes is given."""
-    chosen = given(filters)
+    chosen = given(filters) | ({"reason": list(reasons)} if reasons else {})
     if bool(chosen) == every:
         raise CommandError("say which tasks: by filters, or --all", 2)
     body: Json = {"action": action, "filter": chosen or {"all": "true"}, "dry_run": not yes}

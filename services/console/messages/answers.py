@@ -205,6 +205,24 @@ class BulkAnswer(Answer):
     changed: int
 
 
+class DeadLetter(Answer):
+    """Tasks of one agent that failed for one reason and were not tried again; the message is the latest one's."""
+
+    agent: str
+    reason: str
+    tasks: int
+    first_at: datetime
+    last_at: datetime
+    example_task_id: UUID
+    message: str | None
+
+
+class DeadLetters(Answer):
+    """The dead letters, most frequent first."""
+
+    dead_letters: list[DeadLetter]
+
+
 class Summary(Answer):
     """Totals of the tasks that a filter means."""
 

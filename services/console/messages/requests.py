@@ -84,7 +84,8 @@ class BulkRequest(Request):
 
     action: Literal["cancel", "retry", "reprocess", "reprioritise"]
     filter: dict[str, str | list[str] | None] = Field(
-        description='the filters of the list, for example {"status": "failed", "agent": "x"}; {"all": "true"} means all'
+        description='the filters of the list, or `reason`, for example {"status": "failed", "reason": "no_text"}; '
+        '{"all": "true"} means all'
     )
     dry_run: bool = False
     priority: Priority | None = None

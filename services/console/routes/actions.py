@@ -46,6 +46,15 @@ class Wish:
     agent: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The tasks that a wish is about: a filter, and ids or reasons of failure if given."""
+
+    filter: TaskFilter
+    ids: Sequence[UUID] | None = None
+    reasons: Sequence[str] | None = None
+
+
 class Operator:
     """Carries out wishes."""
 
@@ -66,9 +75,9 @@ class Operator:
             raise StateConflictError(why, state={"status": task["status"], "version": task["version"]})
         return done.shown.get(task_id, task_id)
 
-    async def act_on_many(self, wish: Wish, chosen: TaskFilter, ids: Sequence[UUID] | None) -> tuple[int, int]:
+    async def act_on_many(self, wish: Wish, chosen: Chosen) -> tuple[int, int]:
         """How many tasks the wish fitted and how many it changed, in batches of their own transactions."""
-        eligible = await self._eligible(wish.action, chosen, ids)
+        eligible = await self._eligible(wish.action, chosen)
         matched = changed = 0
         before: tuple[datetime | None, UUID | None] = (None, None)
         while rows := await self._storage.list_eligible(eligible, before, BATCH):
@@ -78,14 +87,19 @@ class Operator:
             before = (rows[-1]["created_at"], rows[-1]["id"])
         return matched, changed
 
-    async def count(self, action: Action, chosen: TaskFilter, ids: Sequence[UUID] | None) -> int:
+    async def count(self, action: Action, chosen: Chosen) -> int:
         """How many tasks the action fits now."""
-        return await self._storage.count_eligible(await self._eligible(action, chosen, ids))
+        return await self._storage.count_eligible(await self._eligible(action, chosen))
 
-    async def _eligible(self, action: Action, chosen: TaskFilter, ids: Sequence[UUID] | None) -> Eligible:
+    async def list_dead_letters(self, chosen: TaskFilter) -> list[dict[str, Any]]:
+        """What failed and was not tried again, by agent and reason."""
+        return [dict(row) for row in await self._storage.list_dead_letters(chosen)]
+
+    async def _eligible(self, action: Action, chosen: Chosen) -> Eligible:
         # Copies that a retry makes are newer than its beginning, so it never meets its own work.
         up_to = await self._storage.read_clock()
-        return Eligible(chosen, sorted(ELIGIBLE[action]), ids, action != "retry", up_to)
+        statuses = sorted(ELIGIBLE[action])
+        return Eligible(chosen.filter, statuses, chosen.ids, action != "retry", up_to, chosen.reasons)
 
     async def _act(self, wish: Wish, ids: list[UUID]) -> tuple[Done, list[Task], list[tuple[Task, str]]]:
         async def work(connection: Connection) -> tuple[Done, list[Task], list[tuple[Task, str]]]:

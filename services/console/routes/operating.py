@@ -7,10 +7,10 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from services.console.messages.answers import BulkAnswer, TaskDetail
+from services.console.messages.answers import BulkAnswer, DeadLetters, TaskDetail
 from services.console.messages.requests import BulkRequest, ChangeTaskRequest, ReprocessRequest
-from services.console.routes.actions import Operator, Wish
-from services.console.routes.given import API, PROBLEMS, Actor, Json
+from services.console.routes.actions import Chosen, Operator, Wish
+from services.console.routes.given import API, PROBLEMS, Actor, Filter, Json
 from services.console.routes.tasks import read_detail
 from services.console.storage.tasks import TaskStorage
 from shared.contract.errors import RejectedError
@@ -28,6 +28,7 @@ class OperatingRoutes:
         """Paths and their answers."""
         router = APIRouter(prefix=API, tags=["tasks"], responses=PROBLEMS)
         router.add_api_route("/tasks/bulk", self.bulk, methods=["POST"], response_model=BulkAnswer)
+        router.add_api_route("/dead-letters", self.dead_letters, methods=["GET"], response_model=DeadLetters)
         router.add_api_route("/tasks/{task_id}", self.change, methods=["PATCH"], response_model=TaskDetail)
         for verb in (self.cancel, self.retry, self.reprocess):
             path = f"/tasks/{{task_id}}/{verb.__name__}"
@@ -36,15 +37,22 @@ class OperatingRoutes:
 
     async def bulk(self, body: BulkRequest, actor: Actor) -> Response:
         """Act on every task that the filter means and whose state allows it; a dry run only counts them."""
-        chosen, ids = _bulk_filter(body)
+        chosen = _bulk_filter(body)
         if body.agent is not None:
             await self._check_agent(body.agent)
         if body.dry_run:
-            matched, changed = await self._operator.count(body.action, chosen, ids), 0
+            matched, changed = await self._operator.count(body.action, chosen), 0
         else:
             wish = Wish(body.action, actor, body.priority, body.agent)
-            matched, changed = await self._operator.act_on_many(wish, chosen, ids)
+            matched, changed = await self._operator.act_on_many(wish, chosen)
         return Json({"action": body.action, "dry_run": body.dry_run, "matched": matched, "changed": changed})
+
+    async def dead_letters(self, chosen: Filter) -> Response:
+        """What failed for good and was not tried again, by agent and reason; `/tasks/bulk` redrives it by reason.
+
+        Of the filter, agents, customers and times count.
+        """
+        return Json({"dead_letters": await self._operator.list_dead_letters(chosen)})
 
     async def change(self, task_id: UUID, body: ChangeTaskRequest, actor: Actor) -> Response:
         """Change the priority of a task that has not ended."""
@@ -75,9 +83,9 @@ class OperatingRoutes:
                 raise RejectedError(f"agent: there is no agent {agent!r}", reason="unknown_agent")
 
 
-def _bulk_filter(body: BulkRequest) -> tuple[TaskFilter, list[UUID] | None]:
+def _bulk_filter(body: BulkRequest) -> Chosen:
     """The filter of a bulk action. An empty one is refused: nobody means every task by leaving something out."""
-    unknown = [name for name in body.filter if name not in {*PARAMETERS, "id", "all"}]
+    unknown = [name for name in body.filter if name not in {*PARAMETERS, "id", "reason", "all"}]
     if unknown:
         raise RejectedError(f"filter: {unknown[0]!r} is no filter", reason="bad_filter")
     pairs: list[tuple[str, str]] = []
@@ -89,6 +97,7 @@ def _bulk_filter(body: BulkRequest) -> tuple[TaskFilter, list[UUID] | None]:
         ids = [UUID(each) for each in given] or None
     except ValueError:
         raise RejectedError("filter: an id is not valid", reason="bad_filter") from None
-    if chosen.is_empty and ids is None and ("all", "true") not in pairs:
+    reasons = [value for name, value in pairs if name == "reason"] or None
+    if chosen.is_empty and ids is None and reasons is None and ("all", "true") not in pairs:
         raise RejectedError('filter: is empty; {"all": "true"} means every task', reason="bad_filter")
-    return chosen, ids
+    return Chosen(chosen, ids, reasons)

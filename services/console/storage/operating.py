@@ -17,18 +17,23 @@ _SQL = load("services.console.storage", "operating.sql")
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """The tasks that a bulk action fits: a filter, statuses, ids if given, and up to when they were enqueued."""
+    """The tasks that a bulk action fits: a filter, statuses, ids and reasons if given, and up to when enqueued.
+
+    Unless `also_due`, neither tasks that are due anyway nor those that were tried again.
+    """
 
     chosen: TaskFilter
     statuses: Sequence[str]
     ids: Sequence[UUID] | None
     also_due: bool
     up_to: datetime
+    reasons: Sequence[str] | None = None
 
     def arguments(self) -> tuple[Any, ...]:
-        """The first twelve arguments of the two statements."""
+        """The first thirteen arguments of the two statements."""
         ids = None if self.ids is None else list(self.ids)
-        return (*self.chosen.arguments(), list(self.statuses), ids, self.also_due, self.up_to)
+        reasons = None if self.reasons is None else list(self.reasons)
+        return (*self.chosen.arguments(), list(self.statuses), ids, self.also_due, self.up_to, reasons)
 
 
 class OperatingStorage:
@@ -91,6 +96,11 @@ class OperatingStorage:
     ) -> list[Any]:
         """The next of them, newest first."""
         return await self.database.fetch(_SQL["list_eligible"].sql, *eligible.arguments(), *before, limit)
+
+    async def list_dead_letters(self, chosen: TaskFilter) -> list[Any]:
+        """What failed and was not tried again, by agent and reason; of the filter only agents, customers and times."""
+        agents, customers = list(chosen.agents) or None, list(chosen.customers) or None
+        return await self.database.fetch(_SQL["list_dead_letters"].sql, agents, customers, chosen.from_at, chosen.to_at)
 
     async def read_clock(self) -> datetime:
         """The database's time."""

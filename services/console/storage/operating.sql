@@ -136,18 +136,43 @@ SELECT count(*)
  WHERE t.status = ANY ($9::text[])
    AND ($10::uuid[] IS NULL OR t.id = ANY ($10))
    AND ($11 OR t.status <> 'enqueued' OR t.available_at > lockkeeper.clock())
+   -- What was tried again is its copy's affair: redriving twice pays once.
+   AND ($11 OR NOT EXISTS (SELECT FROM lockkeeper.tasks n WHERE n.source_task_id = t.id))
    AND t.created_at <= $12
+   AND ($13::text[] IS NULL OR coalesce(t.error ->> 'reason', t.reason) = ANY ($13))
 
 -- name: list_eligible
 -- The next tasks that a bulk action fits, newest first, up to its own beginning.
 SELECT t.id, t.created_at
-  FROM lockkeeper.find_tasks($1, $2, $3, $4, $5, $6, $7, $8, $13, $14, NULL) t
+  FROM lockkeeper.find_tasks($1, $2, $3, $4, $5, $6, $7, $8, $14, $15, NULL) t
  WHERE t.status = ANY ($9::text[])
    AND ($10::uuid[] IS NULL OR t.id = ANY ($10))
    AND ($11 OR t.status <> 'enqueued' OR t.available_at > lockkeeper.clock())
+   -- What was tried again is its copy's affair: redriving twice pays once.
+   AND ($11 OR NOT EXISTS (SELECT FROM lockkeeper.tasks n WHERE n.source_task_id = t.id))
    AND t.created_at <= $12
+   AND ($13::text[] IS NULL OR coalesce(t.error ->> 'reason', t.reason) = ANY ($13))
  ORDER BY t.created_at DESC, t.id DESC
- LIMIT $15
+ LIMIT $16
+
+-- name: list_dead_letters
+-- What failed for good and was not tried again, by agent and reason, the most frequent first.
+-- returns: how many, since when and until when, and the latest of them with its words
+SELECT f.agent, f.reason, count(*) AS tasks, min(f.finished_at) AS first_at, max(f.finished_at) AS last_at,
+       (array_agg(f.id ORDER BY f.finished_at DESC))[1] AS example_task_id,
+       (array_agg(f.message ORDER BY f.finished_at DESC))[1] AS message
+  FROM (SELECT t.id, t.agent, t.finished_at, coalesce(t.error ->> 'reason', t.reason, 'unknown') AS reason,
+               t.error ->> 'message' AS message
+          FROM lockkeeper.tasks t
+         WHERE t.status = 'failed'
+           AND ($1::text[] IS NULL OR t.agent = ANY ($1))
+           AND ($2::text[] IS NULL OR t.customer = ANY ($2))
+           AND t.created_at >= coalesce($3::timestamptz, '-infinity')
+           AND t.created_at < coalesce($4::timestamptz, 'infinity')
+           AND NOT EXISTS (SELECT FROM lockkeeper.tasks n WHERE n.source_task_id = t.id)) f
+ GROUP BY f.agent, f.reason
+ ORDER BY tasks DESC, f.agent, f.reason
+ LIMIT 500
 
 -- name: read_clock
 -- The database's time.

@@ -55,6 +55,8 @@ def _enqueue(chance: random.Random) -> Given:
         "delay": chance.choice([0, 0, 0, 0, 2.5]),
         "tokens": chance.choice([None, 2_000, 6_000, 200_000]),
         "twice": chance.random() < 0.2,
+        # Some come as the children of a parent, which ends by this rule.
+        "gather": chance.choice([None, None, "all_completed", "any_completed", "all_ended"]),
     }
 
 

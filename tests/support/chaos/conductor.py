@@ -7,16 +7,16 @@ import signal
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 from uuid import UUID
 
 import asyncpg
 import httpx
-from services.console.routes.problems import StateConflictError
 
 from services.console.policy.operating import Action
-from services.console.routes.actions import Operator, Wish
+from services.console.routes.actions import Chosen, Operator, Wish
 from services.console.storage.agents import SETTINGS, AgentStorage
 from services.console.storage.operating import OperatingStorage
 from shared.client import NewTask, enqueue_many
@@ -25,6 +25,7 @@ from shared.contract.task_filter import TaskFilter
 from shared.db.connecting import connect
 from shared.db.notes import Notes
 from shared.db.pool import Database
+from shared.runtime.http.problems import StateConflictError
 from tests.support.chaos.acts import AGENTS, Act, Given, schedule
 from tests.support.chaos.judge import Judge, NotRightError
 from tests.support.chaos.machine import Machine
@@ -153,6 +154,15 @@ class Conductor:
         start = len(self.tasks)
         self.tasks += [UUID(int=0)] * len(given["plays"])
         later = datetime.now(UTC) + timedelta(seconds=given["delay"])
+        family = (
+            []
+            if given["gather"] is None
+            else [
+                NewTask(
+                    agent=given["agent"], gather=given["gather"], idempotency_key=f"family-{start}", input={"number": 0}
+                )
+            ]
+        )
         tasks = [
             NewTask(
                 agent=given["agent"], input={"number": start + number, "plays": plays}, priority=given["priority"],
@@ -168,7 +178,9 @@ class Conductor:
             try:
                 for _ in range(1 + given["twice"]):
                     async with self.database.transaction() as connection:
-                        ids = await enqueue_many(connection, tasks)
+                        parents = await enqueue_many(connection, family)
+                        children = [replace(each, parent_task_id=parent) for parent in parents for each in tasks]
+                        ids = await enqueue_many(connection, children or tasks)
             except _AWAY:
                 await asyncio.sleep(0.2)
         self.tasks[start : start + len(ids)] = ids
@@ -254,5 +266,5 @@ class Conductor:
     async def _bulk(self, given: Given) -> str:
         chosen = TaskFilter.parse([("agent", given["agent"])])
         wish = Wish(given["action"], "chaos", given["priority"])
-        matched, changed = await self._operator.act_on_many(wish, chosen, None)
+        matched, changed = await self._operator.act_on_many(wish, Chosen(chosen))
         return f"{changed} of {matched}"

@@ -22,11 +22,12 @@ SELECT task_id, status, run_id FROM lockkeeper.task_attempts
 """
 _ENDED = """
 SELECT count(*) FILTER (WHERE finished_at IS NOT NULL) + count(*) FILTER (WHERE cancel_confirmed_at IS NOT NULL)
+       + (SELECT count(*) FROM lockkeeper.tasks WHERE finished_at IS NOT NULL)
   FROM lockkeeper.task_attempts
 """
 _WRONG_RESULTS = """
 SELECT id AS task_id, input ->> 'number' AS number, result FROM lockkeeper.tasks
- WHERE status = 'completed' AND result ->> 'number' IS DISTINCT FROM input ->> 'number' LIMIT 5
+ WHERE status = 'completed' AND gather IS NULL AND result ->> 'number' IS DISTINCT FROM input ->> 'number' LIMIT 5
 """
 _STORY = """
 SELECT 'task' AS what, h.version, h.at, h.verb AS verb, h.status, h.attempt, h.actor, h.reason
@@ -126,7 +127,7 @@ class Judge:
         if wrong:
             raise NotRightError(f"a task has the result of another: {wrong}\n{await self.story(wrong[0]['task_id'])}")
         asked = await connection.fetch(
-            "SELECT id FROM lockkeeper.tasks WHERE idempotency_key IS NOT NULL ORDER BY idempotency_key::int"
+            "SELECT id FROM lockkeeper.tasks WHERE idempotency_key ~ '^[0-9]+$' ORDER BY idempotency_key::int"
         )
         if [row["id"] for row in asked] != tasks:
             raise NotRightError(f"{len(tasks)} tasks were enqueued, and {len(asked)} are there")

@@ -2190,6 +2190,8 @@ CREATE INDEX tasks_children ON lockkeeper.tasks USING btree (parent_task_id) WHE
 
 CREATE INDEX tasks_deferred ON lockkeeper.tasks USING btree (available_at) WHERE ((status = 'enqueued'::text) AND deferred);
 
+CREATE INDEX tasks_failed ON lockkeeper.tasks USING btree (agent, finished_at) WHERE (status = 'failed'::text);
+
 CREATE INDEX tasks_gathering ON lockkeeper.tasks USING btree (id) WHERE ((gather IS NOT NULL) AND (status = 'enqueued'::text));
 
 CREATE UNIQUE INDEX tasks_idempotency ON lockkeeper.tasks USING btree (idempotency_key) WHERE (idempotency_key IS NOT NULL);

@@ -210,7 +210,8 @@ def request_digest(task: NewTask, content: dict[str, Any]) -> str:
     }  # fmt: skip
     later = {"estimated_tokens": task.estimated_tokens, "parent_task_id": task.parent_task_id, "gather": task.gather}
     body |= {name: value for name, value in later.items() if value is not None}
-    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    # What the driver gives for an id is no plain UUID to everybody.
+    return hashlib.sha256(orjson.dumps(body, default=str, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _storable(value: dict[str, Any], name: str) -> Any:

@@ -209,6 +209,15 @@ async def test_the_api_and_the_client_make_one_fingerprint(database: TestDatabas
     assert row["request_digest"] == request_digest(body)
 
 
+async def test_ids_as_the_driver_gives_them_go_with_a_key(database: TestDatabase, caller: asyncpg.Connection) -> None:
+    document = await database.owner.fetchval(
+        "INSERT INTO lockkeeper.documents (name, volume_path, sha256, bytes, uploaded_by) "
+        "VALUES ('a', '/a', 'x', 1, 'test') RETURNING id"
+    )
+    first = await enqueue(caller, agent="parser", document_id=document, idempotency_key="k")
+    assert await enqueue(caller, agent="parser", document_id=UUID(str(document)), idempotency_key="k") == first
+
+
 async def test_a_family_is_enqueued_as_a_whole_or_not_at_all(
     database: TestDatabase, caller: asyncpg.Connection
 ) -> None:

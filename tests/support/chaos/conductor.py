@@ -172,8 +172,7 @@ class Conductor:
             )
             for number, plays in enumerate(given["plays"])
         ]  # fmt: skip
-        ids: list[UUID] = []
-        while not ids:
+        while not self.tasks[start].int:
             # The client was not told whether the first try came through: the keys make it harmless.
             try:
                 for _ in range(1 + given["twice"]):
@@ -181,10 +180,10 @@ class Conductor:
                         parents = await enqueue_many(connection, family)
                         children = [replace(each, parent_task_id=parent) for parent in parents for each in tasks]
                         ids = await enqueue_many(connection, children or tasks)
+                    self.tasks[start : start + len(ids)] = ids
             except _AWAY:
                 await asyncio.sleep(0.2)
-        self.tasks[start : start + len(ids)] = ids
-        return f"tasks {start} to {start + len(ids) - 1}"
+        return f"tasks {start} to {start + len(tasks) - 1}"
 
     async def _kill(self, given: Given) -> None:
         replica = self.machine.replicas[given["replica"]]

@@ -26,9 +26,9 @@ def database_url(given: str | None) -> str:
     return str(url)
 
 
-async def with_credential(url: str) -> str:
-    """The address with a fresh Lakebase password in it when LOCKKEEPER_DATABASE_INSTANCE names an instance."""
-    instance = os.environ.get("LOCKKEEPER_DATABASE_INSTANCE")
+async def with_credential(url: str, instance: str | None = None) -> str:
+    """The address with a fresh Lakebase password in it when an instance is named, here or by the environment."""
+    instance = instance or os.environ.get("LOCKKEEPER_DATABASE_INSTANCE")
     if not instance:
         return url
     from shared.vendors.lakebase import mint_password

@@ -14,6 +14,7 @@ COMMANDS = {
     "customers": ("lockkeeper.customers:customers", "See and set what customers may spend."),
     "costs": ("lockkeeper.costs:costs", "What was spent, by task, agent, customer or status."),
     "tokens": ("lockkeeper.tokens:tokens", "Make, list and revoke the tokens of programs."),
+    "branch": ("lockkeeper.branch:branch", "Copy the database for debugging, where nothing acts until adopted."),
     "migrate": ("lockkeeper.database:migrate", "Bring the database to this version's schema."),
     "doctor": ("lockkeeper.database:doctor", "Check database, schema, replicas and the invariants of the queue."),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 import click
@@ -23,6 +24,7 @@ url_option = click.option(
 @json_option
 def migrate(url: str | None, *, as_json: bool) -> None:
     """Bring the database to this version's schema and set every role's grants."""
+    from shared.db.deployment import branch_of
     from shared.db.migrate import migrate as bring_up_to_date
 
     applied: list[str] = []
@@ -33,7 +35,8 @@ def migrate(url: str | None, *, as_json: bool) -> None:
             click.echo(line)
 
     async def work() -> None:
-        await bring_up_to_date(await with_credential(database_url(url)), say=say)
+        branch = branch_of(os.environ.get("LOCKKEEPER_DATABASE_INSTANCE"))
+        await bring_up_to_date(await with_credential(database_url(url)), branch=branch, say=say)
 
     try:
         asyncio.run(work())

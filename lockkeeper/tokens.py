@@ -46,7 +46,7 @@ def create(name: str, rights: tuple[str, ...], days: int, url: str | None, *, as
     token_id, token, digest = new_token()
     given = sorted({"read", *rights})
     (made,) = _run(url, lambda connection: connection.fetch(
-        _SQL["add_token"].sql, token_id, name, digest, given, days, _person()))  # fmt: skip
+        _SQL["add_token"].sql, token_id, name, digest, given, days, person()))  # fmt: skip
     if as_json:
         show.as_json({**_shown(made), "token": token})
     else:
@@ -73,7 +73,7 @@ def list_tokens(url: str | None, *, as_json: bool) -> None:
 @json_option
 def revoke(token_id: UUID, url: str | None, *, as_json: bool) -> None:
     """End a token; services stop believing it within ten seconds."""
-    rows = _run(url, lambda connection: connection.fetch(_SQL["revoke_token"].sql, token_id, _person()))
+    rows = _run(url, lambda connection: connection.fetch(_SQL["revoke_token"].sql, token_id, person()))
     if not rows:
         raise CommandError(f"there is no token {token_id} that still stands")
     if as_json:
@@ -104,7 +104,8 @@ def _run(
         raise CommandError(error.message) from None
 
 
-def _person() -> str:
+def person() -> str:
+    """Who runs this command, for the audit."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -130,6 +130,8 @@ class Wiring:
     def schema(self) -> Environment:
         """What the migration step is told."""
         given = {"LOCKKEEPER_DATABASE_URL": self.owner_url, "LOCKKEEPER_LOCAL_FOLDER": str(self.folder.path)}
+        if self.rotating:
+            given["LOCKKEEPER_DATABASE_INSTANCE"] = "local"
         if self.external_database is None:
             given["LOCKKEEPER_LOCAL_SUPERUSER_URL"] = self.superuser_url
         return given

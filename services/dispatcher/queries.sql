@@ -11,7 +11,8 @@ WITH guard AS MATERIALIZED (
     SELECT a.name, a.max_concurrent_tasks IS NOT NULL OR a.max_tpm IS NOT NULL
            OR a.circuit_failures IS NOT NULL OR a.by_policy AS limited, a.tasks_per_run, a.learn_estimates
       FROM guard, lockkeeper.agents a
-     WHERE NOT a.paused
+     WHERE (SELECT lockkeeper.is_adopted())
+       AND NOT a.paused
        AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
        AND EXISTS (SELECT FROM lockkeeper.tasks t
                     WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred)
@@ -240,7 +241,7 @@ WITH orphan AS MATERIALIZED (
     SELECT t.id
       FROM lockkeeper.tasks t
       JOIN lockkeeper.task_attempts x ON x.task_id = t.id AND x.attempt = t.attempt
-     WHERE t.status = 'processing' AND x.status = 'leased'
+     WHERE (SELECT lockkeeper.is_adopted()) AND t.status = 'processing' AND x.status = 'leased'
        AND (t.lease_expires_at <= lockkeeper.clock()
             OR t.locked_by IS NOT NULL AND NOT EXISTS (
                SELECT FROM lockkeeper.replicas r
@@ -274,7 +275,7 @@ UPDATE lockkeeper.agents
 -- returns: attempt and run; a run that nobody learned of within two minutes was never started
 WITH due AS MATERIALIZED (
     SELECT id FROM lockkeeper.task_attempts
-     WHERE cancel_requested_at IS NOT NULL AND cancel_confirmed_at IS NULL
+     WHERE (SELECT lockkeeper.is_adopted()) AND cancel_requested_at IS NOT NULL AND cancel_confirmed_at IS NULL
        AND coalesce(cancel_checked_at <= lockkeeper.clock() - make_interval(secs => $2::float8), true)
        AND (run_id IS NOT NULL OR cancel_requested_at <= lockkeeper.clock() - interval '2 minutes')
      ORDER BY cancel_requested_at LIMIT $1

@@ -38,6 +38,17 @@ CREATE FUNCTION lockkeeper.actor() RETURNS text
     LANGUAGE sql STABLE
     AS $$ SELECT coalesce(nullif(current_setting('lockkeeper.actor', true), ''), session_user::text) $$;
 
+CREATE FUNCTION lockkeeper.adopt(of_branch text, by_whom text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog'
+    AS $$
+    INSERT INTO lockkeeper.deployment (database, branch, adopted_by)
+    SELECT oid, of_branch, by_whom FROM pg_database WHERE datname = current_database()
+        ON CONFLICT (only_row) DO UPDATE
+       SET database = excluded.database, branch = excluded.branch, adopted_at = clock_timestamp(),
+           adopted_by = excluded.adopted_by
+$$;
+
 CREATE FUNCTION lockkeeper.backoff(attempt integer, roll double precision) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT make_interval(secs => least(600, 2 ^ least(greatest(attempt, 1), 16)) * (0.5 + roll / 2)) $$;
@@ -585,6 +596,16 @@ BEGIN
     PERFORM pg_advisory_xact_lock(4951, 1);
     RETURN NEW;
 END $$;
+
+CREATE FUNCTION lockkeeper.is_adopted() RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER PARALLEL SAFE
+    SET search_path TO 'pg_catalog'
+    AS $$
+    SELECT EXISTS (
+        SELECT FROM lockkeeper.deployment d
+         WHERE d.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+           AND d.branch = coalesce(current_setting('lockkeeper.branch', true), ''))
+$$;
 
 CREATE FUNCTION lockkeeper.keep_entry() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1585,6 +1606,15 @@ CREATE TABLE lockkeeper.cost_requests (
     CONSTRAINT cost_requests_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'running'::text, 'done'::text, 'failed'::text])))
 );
 
+CREATE TABLE lockkeeper.deployment (
+    only_row boolean DEFAULT true NOT NULL,
+    database oid NOT NULL,
+    branch text NOT NULL,
+    adopted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    adopted_by text DEFAULT SESSION_USER NOT NULL,
+    CONSTRAINT deployment_only_row_check CHECK (only_row)
+);
+
 CREATE TABLE lockkeeper.duties (
     duty text NOT NULL,
     holder text NOT NULL,
@@ -2045,6 +2075,9 @@ ALTER TABLE ONLY lockkeeper.cost_requests
 
 ALTER TABLE ONLY lockkeeper.customers
     ADD CONSTRAINT customers_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY lockkeeper.deployment
+    ADD CONSTRAINT deployment_pkey PRIMARY KEY (only_row);
 
 ALTER TABLE ONLY lockkeeper.documents
     ADD CONSTRAINT documents_pkey PRIMARY KEY (id);

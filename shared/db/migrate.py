@@ -22,6 +22,7 @@ import asyncpg
 from shared.contract.errors import LockkeeperError, MisconfiguredError, TransientError
 from shared.contract.ownership import OWNER_ROLE, READER_ROLE, ROLES, grant_statements, role_of
 from shared.db.connecting import connect
+from shared.db.deployment import branch_of
 from shared.db.pool import translated
 
 _FILE = re.compile(r"^(?P<number>\d{4})_[a-z0-9_]+\.(pre|post)\.sql$")
@@ -55,12 +56,12 @@ def migrations() -> list[Migration]:
     return sorted(found, key=lambda each: each.number)
 
 
-async def migrate(url: str, *, say: Callable[[str], None] = lambda _: None) -> int:
+async def migrate(url: str, *, branch: str = "", say: Callable[[str], None] = lambda _: None) -> int:
     """Apply what is missing and set the grants; returns how many files were applied.
 
-    Raises TransientError when a lock could not be had or the connection was lost, MisconfiguredError when an
-    applied file changed or the login may not create roles. Any number of processes may call it at once: one works,
-    the rest wait.
+    `branch` is the Lakebase branch that services will name. Raises TransientError when a lock could not be had or
+    the connection was lost, MisconfiguredError when an applied file changed or the login may not create roles. Any
+    number of processes may call it at once: one works, the rest wait.
     """
     async with translated():
         # An index over many rows takes minutes, and so may the migration that we wait for.
@@ -68,11 +69,19 @@ async def migrate(url: str, *, say: Callable[[str], None] = lambda _: None) -> i
         try:
             await connection.execute("SELECT pg_advisory_lock($1)", _ADVISORY_KEY)
             await _ensure_roles(connection)
-            return await _apply_all(connection, say)
+            count = await _apply_all(connection, say)
+            await _adopt_first(connection, branch)
         except asyncpg.InsufficientPrivilegeError as error:
             raise MisconfiguredError(f"this login may not migrate the database: {error}") from error
         finally:
             await connection.close()
+    return count
+
+
+async def _adopt_first(connection: asyncpg.Connection, branch: str) -> None:
+    """A database that was never adopted is no copy of one that was: it is the first of its kind."""
+    if not await connection.fetchval("SELECT EXISTS (SELECT FROM lockkeeper.deployment)"):
+        await connection.execute("SELECT lockkeeper.adopt($1, session_user)", branch)
 
 
 async def applied(connection: asyncpg.Connection) -> dict[int, str]:
@@ -164,11 +173,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m shared.db.migrate", description="Bring the database up to date.")
     parser.add_argument("--url", default=os.environ.get("LOCKKEEPER_DATABASE_URL"), help="database to migrate")
     url = parser.parse_args(argv).url
+    branch = branch_of(os.environ.get("LOCKKEEPER_DATABASE_INSTANCE"))
     if not url:
         print("migrate: set LOCKKEEPER_DATABASE_URL or give --url", file=sys.stderr)  # noqa: T201
         return 2
     try:
-        count = asyncio.run(migrate(url, say=lambda line: print(f"migrate: {line}", flush=True)))  # noqa: T201
+        count = asyncio.run(migrate(url, branch=branch, say=lambda line: print(f"migrate: {line}", flush=True)))  # noqa: T201
     except LockkeeperError as error:
         print(f"migrate: {error.message}", file=sys.stderr)  # noqa: T201
         return 1

@@ -44,6 +44,8 @@ _TRANSIENT = (
     # The driver's own state of a connection that the server is just closing.
     asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,
+    # While a copy is made of a database it takes no logins.
+    asyncpg.ObjectNotInPrerequisiteStateError,
     asyncpg.InsufficientResourcesError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.LockNotAvailableError,
@@ -64,6 +66,7 @@ _LOST = (
 )
 _AWAY = (
     *_LOST,
+    asyncpg.ObjectNotInPrerequisiteStateError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -134,10 +137,11 @@ class Database:
     def __init__(
         self, url: str, password: Password | None = None, *, name: str, size: int = 5, acquire_seconds: float = 10,
         statement_seconds: float = 30, pinned_plans: bool = False, life_seconds: float = CONNECTION_SECONDS,
-        idle_transaction_seconds: float = 15,
+        idle_transaction_seconds: float = 15, branch: str = "",
     ) -> None:  # fmt: skip
         session = {
             "timezone": "UTC",
+            "lockkeeper.branch": branch,
             # A process that stands still in the middle of a transaction must not hold its locks for ever.
             "idle_in_transaction_session_timeout": str(round(idle_transaction_seconds * 1000)),
             **(PINNED_PLANS if pinned_plans else {}),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import structlog
@@ -37,11 +38,18 @@ class BudgetSpentError(Exception):
     """A loop failed too many rounds in a row; the process ends so that its platform starts a new one."""
 
 
+async def _always() -> bool:
+    return True
+
+
 class LoopRunner:
     """Runs one loop until it is stopped."""
 
-    def __init__(self, loop: Loop, *, failure_budget: int) -> None:
+    def __init__(
+        self, loop: Loop, *, failure_budget: int, may_run: Callable[[], Awaitable[bool]] = _always
+    ) -> None:  # fmt: skip
         self.loop = loop
+        self._may_run = may_run
         self._failure_budget = failure_budget
         self._wake = asyncio.Event()
         self._stopping = False
@@ -70,7 +78,7 @@ class LoopRunner:
             self._wake.clear()
             started = self._turned_at = time.monotonic()
             try:
-                more = await self.loop.run_once()
+                more = await self._may_run() and await self.loop.run_once()
             except TransientError as error:
                 failures = min(failures + 1, self._failure_budget - 1)
                 self._failed("transient", error.message)

@@ -17,6 +17,7 @@ LISTENER_CONNECTED = Gauge("lockkeeper_listener_connected", "1 while notes are p
 LISTENER_PROOF_AGE = Gauge("lockkeeper_listener_proof_age_seconds", "Age of the listener's last round trip.")
 POOL_TIMEOUTS = Gauge("lockkeeper_pool_timeouts", "Waits for a database connection that reached their deadline.")
 DATABASE_UP = Gauge("lockkeeper_database_up", "1 when the last heartbeat reached the database, else 0.")
+ADOPTED = Gauge("lockkeeper_database_adopted", "1 where this process may act; 0 on a copy that nobody adopted.")
 CREDENTIAL_SECONDS = Gauge("lockkeeper_credential_seconds_left", "Life left of the cached database credential.")
 CREDENTIAL_AGE = Gauge("lockkeeper_credential_age_seconds", "Since when the cached database credential is in use.")
 CREDENTIAL_RENEWAL = Gauge("lockkeeper_credential_renewal_seconds", "Time until the database credential is renewed.")

@@ -25,10 +25,13 @@ from starlette.types import ASGIApp
 from shared.contract.channels import Channel
 from shared.contract.errors import LockkeeperError, MisconfiguredError, TransientError
 from shared.db.credentials import RotatingPassword, Token
+from shared.db.deployment import Deployment, branch_of
 from shared.db.listener import Handler, Listener
 from shared.db.notes import Notes
 from shared.db.pool import Database
 from shared.runtime import metrics, tracing
+from shared.runtime import metrics
+from shared.runtime.copies import Unadopted
 from shared.runtime.http import HttpServer, ops_app
 from shared.runtime.logs import configure_logs
 from shared.runtime.loops import BudgetSpentError, Loop, LoopRunner
@@ -41,6 +44,9 @@ log = structlog.get_logger()
 HUNG_SECONDS = 120.0
 HOT_SERVICES = frozenset({"dispatcher", "callback_receiver", "sweeper"})
 """Their statements run for every task, so that their plans are pinned."""
+
+HARMLESS = frozenset({"console"})
+"""On a copy of the database it may be used as always: what it writes stays in there."""
 
 
 def _password_for(instance: str | None) -> RotatingPassword | None:
@@ -108,7 +114,9 @@ class Process:
             size=settings.database_connections,
             pinned_plans=service in HOT_SERVICES,
             life_seconds=settings.database_connection_seconds,
+            branch=branch_of(settings.database_instance),
         )
+        self.deployment = Deployment(self.database)
         self.notes = Notes(self.database)
         self.listener: Listener | None = None
         self.draining = False
@@ -164,17 +172,22 @@ class _Body:
         self._stop = stop
         self._heartbeat = ReplicaHeartbeat(process.database, process.service, process.replica, self._info)
         self._heartbeat.poll_seconds = settings.heartbeat_seconds
-        self._runners = {
-            id(loop): LoopRunner(loop, failure_budget=settings.failure_budget)
-            for loop in (*parts.loops, self._heartbeat, *([Renewal(process.password)] if process.password else []))
-        }
+        own: list[Loop] = [self._heartbeat]
+        if process.password is not None:
+            own.append(Renewal(process.password))
+        budget = settings.failure_budget
+        self._runners = {id(loop): LoopRunner(loop, failure_budget=budget) for loop in own}
+        for loop in parts.loops:
+            may_run = process.deployment.is_adopted
+            self._runners[id(loop)] = LoopRunner(loop, failure_budget=budget, may_run=may_run)
         self._ops = HttpServer(
             ops_app(self._troubles, self._unready, self._refresh), settings.ops_host, settings.ops_port
         )
         self._http = (
             None if parts.app is None
             else HttpServer(
-                parts.app, settings.host, settings.port,
+                parts.app if process.service in HARMLESS else Unadopted(parts.app, process.deployment),
+                settings.host, settings.port,
                 grace_seconds=min(parts.http_grace_seconds, settings.grace_seconds),
             )
         )  # fmt: skip
@@ -281,6 +294,7 @@ class _Body:
         process = self._process
         metrics.POOL_TIMEOUTS.set(process.database.waits_timed_out)
         metrics.DATABASE_UP.set(self._heartbeat.is_fresh)
+        metrics.ADOPTED.set(process.deployment.is_known_adopted)
         if process.password is not None:
             metrics.CREDENTIAL_SECONDS.set(process.password.seconds_left)
             metrics.CREDENTIAL_AGE.set(process.password.age_seconds)

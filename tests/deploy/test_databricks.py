@@ -181,6 +181,7 @@ def test_what_is_staged_is_all_that_the_app_needs(tmp_path: Path) -> None:
 def app(database: TestDatabase, tmp_path: Path) -> Iterator[httpx.Client]:
     """The app as a process, with rotating credentials of the workspace double."""
     principal = "app-principal"
+    asyncio.run(database.server.adopt(database.name, "projects/p/branches/b"))
     double = WorkspaceDouble(tmp_path / "double", database_admin_url=database.url(), principals={principal: "s" * 32})
     port = free_port()
     server = httpx.URL(database.url())

@@ -134,6 +134,15 @@ class PostgresServer:
             await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy")
         finally:
             await admin.close()
+        await self.adopt(name)
+
+    async def adopt(self, name: str, branch: str = "") -> None:
+        """A copy acts only once it was adopted."""
+        owner = await asyncpg.connect(self.url(database=name))
+        try:
+            await owner.execute("SELECT lockkeeper.adopt($1, 'a test')", branch)
+        finally:
+            await owner.close()
 
     async def drop(self, name: str) -> None:
         admin = await asyncpg.connect(self.url(database="postgres"))

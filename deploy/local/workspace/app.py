@@ -22,6 +22,7 @@ from starlette.routing import Route
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from deploy.local.workspace.branches import BranchesRoom
 from deploy.local.workspace.credentials import CredentialsRoom
 from deploy.local.workspace.faults import FaultBook, FaultsRoom
 from deploy.local.workspace.files import FilesRoom
@@ -83,6 +84,7 @@ class Workspace:
             ServingRoom(endpoints=settings.serving_endpoints, faults=self._faults),
             SqlRoom(store=self._store, faults=self._faults, settings=settings),
             CredentialsRoom(store=self._store, settings=settings),
+            BranchesRoom(settings=settings),
             self._faults_room,
         ]
 

@@ -7,6 +7,7 @@ from services.callback_receiver.routes import Callbacks, create_app
 from services.callback_receiver.settings import CallbackReceiverSettings
 from services.callback_receiver.storage import CallbackStorage
 from shared.contract.channels import Channel
+from shared.identity.jwks import SignedTokens
 from shared.runtime.process import Process, Service, run
 
 
@@ -16,10 +17,13 @@ async def compose(process: Process, settings: CallbackReceiverSettings) -> Servi
     settler = Settler(storage, process.notes, settings)
     settler.open()
     clock = DatabaseClock(storage, settings)
+    tokens = None
+    if settings.token_jwks_url:
+        tokens = SignedTokens(settings.token_jwks_url, issuer=settings.token_issuer, audience=settings.token_audience)
     recovered = RecoveredLoop(storage, process.notes, settings)
     return Service(
         loops=(clock, recovered, GatherLoop(storage, process.notes, settings)),
-        app=create_app(Callbacks(settler.settle, clock.now, settings)),
+        app=create_app(Callbacks(settler.settle, clock.now, settings, tokens)),
         wakes={Channel.RESULT_RECOVERED: (recovered,)},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -25,6 +26,39 @@ def attempt_of(text: str) -> UUID | None:
 def is_fresh(timestamp: str, now: float, window_seconds: float) -> bool:
     """Whether the sender's whole seconds since 1970 lie within the window around the database's clock."""
     return _SECONDS.fullmatch(timestamp) is not None and abs(int(timestamp) - now) <= window_seconds
+
+
+class Sources:
+    """Counts what was refused by source and minute; memory stays bounded however many sources there are."""
+
+    _MOST = 10_000
+
+    def __init__(self, per_minute: int, proxies: Iterable[str]) -> None:
+        self._per_minute = per_minute
+        self._proxies = [ipaddress.ip_network(each) for each in proxies]
+        self._minute = 0
+        self._refused: dict[str, int] = {}
+
+    def source_of(self, peer: str, forwarded_for: str) -> str:
+        """Who sends: the peer, or whom our own proxy says it is. Nobody else's word counts."""
+        try:
+            is_proxy = any(ipaddress.ip_address(peer) in network for network in self._proxies)
+        except ValueError:
+            is_proxy = False
+        last = forwarded_for.rpartition(",")[2].strip()
+        return last[:45] if is_proxy and last else peer
+
+    def is_blocked(self, source: str, now: float) -> bool:
+        """Whether this source was refused too often in this minute."""
+        if int(now // 60) != self._minute:
+            self._minute = int(now // 60)
+            self._refused.clear()
+        return self._refused.get(source, 0) >= self._per_minute
+
+    def refuse(self, source: str) -> None:
+        """Remember that it was refused."""
+        if source in self._refused or len(self._refused) < self._MOST:
+            self._refused[source] = self._refused.get(source, 0) + 1
 
 
 def rate_tokens(usage: Sequence[Usage]) -> int | None:

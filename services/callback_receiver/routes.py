@@ -23,6 +23,7 @@ from services.callback_receiver.messages import Kind, Report, Settled, Verdict, 
 from services.callback_receiver.settings import CallbackReceiverSettings
 from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, is_signed_by
 from shared.contract.errors import RejectedError, TransientError
+from shared.identity.jwks import SignedTokens
 from shared.runtime.http import problem
 
 log = structlog.get_logger()
@@ -33,7 +34,9 @@ Clock = Callable[[], float | None]
 _TIMESTAMP = TIMESTAMP_HEADER.lower().encode()
 _KEY_ID = KEY_ID_HEADER.lower().encode()
 _SIGNATURE = SIGNATURE_HEADER.lower().encode()
-_WANTED = frozenset({_TIMESTAMP, _KEY_ID, _SIGNATURE, b"content-length", b"content-encoding"})
+_WANTED = frozenset({
+    _TIMESTAMP, _KEY_ID, _SIGNATURE, b"content-length", b"content-encoding", b"authorization", b"x-forwarded-for",
+})  # fmt: skip
 _JSON = [(b"content-type", b"application/json")]
 _KINDS = {kind.value: kind for kind in Kind}
 _PREFIX = "/callbacks/v1/attempts/"
@@ -61,6 +64,11 @@ def unsigned(cause: str) -> RefusedError:
     )
 
 
+def too_many() -> RefusedError:
+    """429 for a source that was refused too often; nothing of its body is read."""
+    return RefusedError(problem(429, "Too many refusals", "Wait a minute.", headers={"Retry-After": "60"}), "too_many")
+
+
 def not_found() -> RefusedError:
     """The one 404 for an attempt."""
     return RefusedError(problem(404, "No such attempt", "No attempt has this id; do not send it again."), "missing")
@@ -81,16 +89,20 @@ def unavailable(detail: str, seconds: float | None, cause: str) -> RefusedError:
 class Callbacks:
     """The endpoint. `settle` answers after the commit; `clock` is the database's, None while it is not known."""
 
-    def __init__(self, settle: Settle, clock: Clock, settings: CallbackReceiverSettings) -> None:
+    def __init__(
+        self, settle: Settle, clock: Clock, settings: CallbackReceiverSettings, tokens: SignedTokens | None = None
+    ) -> None:
         self._settle = settle
         self._clock = clock
         self._settings = settings
         self._keys = {key_id.encode(): secret.get_secret_value().encode() for key_id, secret in settings.keys.items()}
+        self._tokens = tokens
+        self._sources = policy.Sources(settings.refusals_per_minute, settings.proxies)
         self.held_bytes = 0
         self._counted = {
             (kind, status): metrics.CALLBACKS.labels(kind, str(status))
             for kind in Kind
-            for status in (200, 401, 404, 408, 413, 415, 422, 500, 503)
+            for status in (200, 401, 404, 408, 413, 415, 422, 429, 500, 503)
         }
 
     async def __call__(self, attempt: str, kind: Kind, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,11 +131,24 @@ class Callbacks:
 
     async def _answer(self, attempt: str, kind: Kind, scope: Scope, receive: Receive) -> bytes:
         headers = {name: value for name, value in scope["headers"] if name in _WANTED}
-        key, timestamp, signature = self._credentials(headers)
+        source = self._sources.source_of(
+            (scope.get("client") or ("", 0))[0], headers.get(b"x-forwarded-for", b"").decode("latin-1")
+        )
+        if self._sources.is_blocked(source, time.monotonic()):
+            raise too_many()
+        try:
+            return await self._believed(attempt, kind, headers, receive)
+        except RefusedError as refused:
+            if refused.answer.status_code == 401:
+                self._sources.refuse(source)
+            raise
+
+    async def _believed(self, attempt: str, kind: Kind, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        proof = await self._credentials(headers)
         size = 0
         try:
             raw, size = await self._body(receive)
-            if not is_signed_by(key, timestamp, raw, signature):
+            if proof is not None and not is_signed_by(*proof[:2], attempt, kind.value, raw, signature=proof[2]):
                 raise unsigned("signature")
             attempt_id = policy.attempt_of(attempt)
             if attempt_id is None:
@@ -148,14 +173,17 @@ class Callbacks:
             raise RejectedError("result_stored was said, but the result's row is not there", reason="result_missing")
         return settled
 
-    def _credentials(self, headers: dict[bytes, bytes]) -> tuple[bytes, str, str]:
-        """Key, timestamp and signature, as far as the headers alone can tell good from bad."""
+    async def _credentials(self, headers: dict[bytes, bytes]) -> tuple[bytes, str, str] | None:
+        """Key, timestamp and signature, as far as the headers alone can tell good from bad; None for a good token."""
         if headers.get(b"content-encoding", b"identity") != b"identity":
             detail = "A callback is sent as it was signed, without Content-Encoding."
             raise RefusedError(problem(415, "Encoded", detail), "encoded")
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > self._settings.max_body_bytes:
             raise too_large(self._settings.max_body_bytes)
+        if self._tokens is not None and _SIGNATURE not in headers:
+            await self._judge_token(self._tokens, headers.get(b"authorization", b"").decode("latin-1"))
+            return None
         key = self._keys.get(headers.get(_KEY_ID, b""))
         if key is None:
             raise unsigned("key")
@@ -165,7 +193,22 @@ class Callbacks:
         timestamp = headers.get(_TIMESTAMP, b"").decode("latin-1")
         if not policy.is_fresh(timestamp, now, self._settings.window_seconds):
             raise unsigned("timestamp")
-        return key, timestamp, headers.get(_SIGNATURE, b"").decode("latin-1")
+        signature = headers.get(_SIGNATURE, b"").decode("latin-1")
+        if self._settings.scoped_only and not signature.startswith("v2="):
+            raise unsigned("unscoped")
+        return key, timestamp, signature
+
+    async def _judge_token(self, tokens: SignedTokens, authorization: str) -> None:
+        """The platform's own token of the agents' principal; every other answer is the one 401."""
+        kind, _, token = authorization.partition(" ")
+        try:
+            claims = await tokens.claims(token.strip()) if kind.lower() == "bearer" else {}
+        except RejectedError:
+            raise unsigned("token") from None
+        except TransientError as error:
+            raise unavailable("The issuer's keys are not known yet.", 1, error.reason) from error
+        if claims.get("sub") not in self._settings.token_subjects:
+            raise unsigned("token")
 
     async def _body(self, receive: Receive) -> tuple[bytes, int]:
         """The whole body, and what it weighs in `_held_bytes`."""

@@ -21,7 +21,7 @@ from shared.contract.callback import (
     FailureBody,
     HeartbeatBody,
     ResultBody,
-    sign,
+    sign_for,
 )
 from shared.contract.errors import RejectedError, TransientError
 
@@ -41,6 +41,7 @@ class CallbackSender:
     """Speaks for one attempt. Blocks: the kit calls it from threads."""
 
     def __init__(self, settings: AgentSettings, attempt_id: UUID) -> None:
+        self._attempt = str(attempt_id)
         self._address = f"{settings.callback_url.rstrip('/')}/attempts/{attempt_id}"
         self._key_id = settings.callback_key_id
         self._key = settings.callback_key.get_secret_value().encode()
@@ -81,7 +82,7 @@ class CallbackSender:
             "Content-Type": "application/json",
             TIMESTAMP_HEADER: timestamp,
             KEY_ID_HEADER: self._key_id,
-            SIGNATURE_HEADER: sign(self._key, timestamp, raw),
+            SIGNATURE_HEADER: sign_for(self._key, timestamp, self._attempt, verb, raw),
         }
         if self._login:
             headers["Authorization"] = f"Bearer {bearer_token()}"

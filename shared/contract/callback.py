@@ -87,6 +87,14 @@ def sign(key: bytes, timestamp: str, body: bytes) -> str:
     return "v1=" + hmac.new(key, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
-def is_signed_by(key: bytes, timestamp: str, body: bytes, signature: str) -> bool:
-    """Whether the signature belongs to exactly these bytes; compared in constant time."""
-    return hmac.compare_digest(sign(key, timestamp, body).encode(), signature.encode("utf-8", "replace"))
+def sign_for(key: bytes, timestamp: str, attempt: str, kind: str, body: bytes) -> str:
+    """A signature that is good for one attempt and one kind of callback: `v2=`, and both are signed too."""
+    said = f"{timestamp}.{attempt}.{kind}.".encode() + body
+    return "v2=" + hmac.new(key, said, hashlib.sha256).hexdigest()
+
+
+def is_signed_by(key: bytes, timestamp: str, attempt: str, kind: str, body: bytes, *, signature: str) -> bool:
+    """Whether the signature, of either form, belongs to exactly these bytes; compared in constant time."""
+    scoped = signature.startswith("v2=")
+    right = sign_for(key, timestamp, attempt, kind, body) if scoped else sign(key, timestamp, body)
+    return hmac.compare_digest(right.encode(), signature.encode("utf-8", "replace"))

@@ -30,7 +30,6 @@ from shared.db.listener import Handler, Listener
 from shared.db.notes import Notes
 from shared.db.pool import Database
 from shared.runtime import metrics, tracing
-from shared.runtime import metrics
 from shared.runtime.copies import Unadopted
 from shared.runtime.http import HttpServer, ops_app
 from shared.runtime.logs import configure_logs

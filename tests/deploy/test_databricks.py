@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,8 @@ def test_what_is_staged_is_all_that_the_app_needs(tmp_path: Path) -> None:
 def app(database: TestDatabase, tmp_path: Path) -> Iterator[httpx.Client]:
     """The app as a process, with rotating credentials of the workspace double."""
     principal = "app-principal"
-    asyncio.run(database.server.adopt(database.name, "projects/p/branches/b"))
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(asyncio.run, database.server.adopt(database.name, "projects/p/branches/b")).result()
     double = WorkspaceDouble(tmp_path / "double", database_admin_url=database.url(), principals={principal: "s" * 32})
     port = free_port()
     server = httpx.URL(database.url())

@@ -80,7 +80,9 @@ class CallbackRecorder:
         known = {name.lower(): value for name, value in headers.items()}
         timestamp = known.get(TIMESTAMP_HEADER.lower(), "")
         signature = known.get(SIGNATURE_HEADER.lower(), "")
-        if known.get(KEY_ID_HEADER.lower()) != KEY_ID or not is_signed_by(KEY.encode(), timestamp, raw, signature):
+        if known.get(KEY_ID_HEADER.lower()) != KEY_ID or not is_signed_by(
+            KEY.encode(), timestamp, attempt_id, verb, raw, signature=signature
+        ):
             self.refused.append(f"{verb}: signature")
             return 401, {}, {}
         try:

@@ -23,6 +23,7 @@ from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_
 from shared.contract.channels import Channel
 from shared.db.notes import Notes
 from shared.db.pool import Database
+from shared.identity.jwks import SignedTokens
 from shared.testing.rows import make_agent, make_tasks
 from tests.conftest import TestDatabase
 
@@ -94,7 +95,10 @@ async def receiver(database: TestDatabase, **own: Any) -> AsyncIterator[Receiver
     settler.open()
     clock = DatabaseClock(storage, chosen)
     await clock.run_once()
-    callbacks = Callbacks(settler.settle, clock.now, chosen)
+    tokens = None
+    if chosen.token_jwks_url:
+        tokens = SignedTokens(chosen.token_jwks_url, issuer=chosen.token_issuer, audience=chosen.token_audience)
+    callbacks = Callbacks(settler.settle, clock.now, chosen, tokens)
     transport = httpx.ASGITransport(create_app(callbacks), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as client:
         yield Receiver(pool, storage, settler, notes, RecoveredLoop(storage, notes, chosen), clock, callbacks, client)

@@ -26,12 +26,13 @@ def filters(command: Command) -> Command:
     @click.option("--customer", help="Only this customer's tasks.")
     @click.option("--from", "from_", metavar="WHEN", help="Enqueued at or after this instant (ISO 8601).")
     @click.option("--to", "to", metavar="WHEN", help="Enqueued before this instant (ISO 8601).")
+    @click.option("--tz", metavar="ZONE", help="The zone of instants that name none, for example Europe/Berlin.")
     @functools.wraps(command)
     def wrapped(
         *args: Any, status: str | None, agent: str | None, customer: str | None, from_: str | None, to: str | None,
-        **kwargs: Any,
+        tz: str | None, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        chosen = {"status": status, "agent": agent, "customer": customer, "from": from_, "to": to}
+        chosen = {"status": status, "agent": agent, "customer": customer, "from": from_, "to": to, "tz": tz}
         return command(*args, filters=chosen, **kwargs)
 
     return wrapped

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from services.cost_attributor.gateways import BillingTables, Traces
-from services.cost_attributor.loops import AnswerCostRequests, AttributeTraces, RepriceLines, ScheduleBills
+from services.cost_attributor.loops import (
+    AnswerCostRequests,
+    AttributeTraces,
+    RepriceLines,
+    ScheduleBills,
+    WatchBudgets,
+)
 from services.cost_attributor.settings import CostAttributorSettings
 from services.cost_attributor.storage import CostStorage
 from shared.contract.channels import Channel
@@ -31,7 +37,7 @@ async def compose(process: Process, settings: CostAttributorSettings) -> Service
         workspace.close()
 
     return Service(
-        loops=(traces, requests, repricing, *schedule),
+        loops=(traces, requests, repricing, WatchBudgets(storage, settings), *schedule),
         hears={Channel.ATTEMPT_SETTLED: traces.hear},
         wakes={Channel.ATTEMPT_SETTLED: (traces,), Channel.COST_REQUESTED: (requests, repricing)},
         drain=drain,

@@ -236,3 +236,26 @@ class RepriceLines:
                 await asyncio.sleep(HELD_SECONDS)
         # Its lease ends, and somebody goes on from where it came.
         raise TransientError("an attempt stayed locked while history was priced anew", reason="busy")
+
+
+class WatchBudgets:
+    """Tells once for each period when a budget is spent to a stated share, and keeps the gauge of all of them."""
+
+    name = "watch_budgets"
+
+    def __init__(self, storage: CostStorage, settings: CostAttributorSettings) -> None:
+        self.poll_seconds = settings.budget_poll_seconds
+        self._storage = storage
+        self._shares = sorted(settings.budget_alert_shares)
+
+    async def run_once(self) -> bool:
+        """Look at every budget."""
+        budgets = await self._storage.list_budgets()
+        metrics.BUDGET_SHARE.clear()
+        for each in budgets:
+            metrics.BUDGET_SHARE.labels(each.scope, each.name, each.period).set(float(each.share))
+        reached = [(each, share) for each in budgets for share in self._shares if each.share >= share]
+        for alert in await self._storage.record_alerts(reached) if reached else ():
+            metrics.BUDGET_ALERTS.labels(alert["scope"], alert["period"], str(alert["share"])).inc()
+            log.warning("budget_alert", **{name: str(value) for name, value in alert.items()})
+        return False

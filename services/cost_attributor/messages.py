@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
@@ -89,6 +89,24 @@ class CostRequest:
     from_at: datetime
     to_at: datetime
     waited_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A budget of an agent or a customer, and what is spent and reserved of it in the period that began on `begins`."""
+
+    scope: str
+    name: str
+    period: str
+    begins: date
+    budget: Decimal
+    spent: Decimal
+    reserved: Decimal
+
+    @property
+    def share(self) -> Decimal:
+        """The part of the budget that is spent."""
+        return self.spent / self.budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 ATTRIBUTED = Counter(
     "lockkeeper_attempts_attributed_total", "Attempts by what was found out about their cost.", ["finding"]
@@ -20,4 +20,11 @@ SEARCH_SECONDS = Histogram(
 BILLED = Counter("lockkeeper_billing_records_total", "Billing records read and split over attempts.")
 REQUESTS = Counter(
     "lockkeeper_cost_requests_total", "Requests for the warehouse's figures, by how they ended.", ["status"]
+)
+BUDGET_SHARE = Gauge(
+    "lockkeeper_budget_spent_share", "Part of a budget that is spent in its present period.",
+    ["scope", "name", "period"],
+)  # fmt: skip
+BUDGET_ALERTS = Counter(
+    "lockkeeper_budget_alerts_total", "Budgets that were spent to a stated share.", ["scope", "period", "share"]
 )

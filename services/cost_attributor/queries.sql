@@ -379,3 +379,25 @@ RETURNING r.id
 UPDATE lockkeeper.repricings
    SET status = $3, error = $4, finished_at = lockkeeper.clock(), lease_expires_at = NULL
  WHERE id = $1 AND status = 'running' AND locked_by = $2
+
+-- name: list_budgets
+-- How far each budget is spent in its present period, what is reserved for running attempts apart.
+SELECT b.scope, b.name, p.period, p.begins, p.budget, p.spent, p.reserved
+  FROM lockkeeper.budget_state b
+ CROSS JOIN LATERAL (VALUES
+       ('day', (lockkeeper.clock() AT TIME ZONE 'UTC')::date, b.daily_budget, b.spent_today, b.reserved_today),
+       ('month', date_trunc('month', lockkeeper.clock() AT TIME ZONE 'UTC')::date, b.monthly_budget,
+        b.spent_this_month, b.reserved_this_month)) p (period, begins, budget, spent, reserved)
+ WHERE p.budget > 0
+
+-- name: record_alerts
+-- Write down that budgets were spent to a share; what was said for this period is not said again.
+-- owner: cost_attributor
+-- fence: one row for each budget, period and share
+-- returns: the alerts that are new
+INSERT INTO lockkeeper.budget_alerts (scope, name, period, begins, share, budget, spent, reserved)
+SELECT * FROM jsonb_to_recordset($1::jsonb) AS g (
+       scope text, name text, period text, begins date, share numeric, budget numeric, spent numeric, reserved numeric)
+ ORDER BY scope, name, period, begins, share
+    ON CONFLICT DO NOTHING
+RETURNING scope, name, period, share, budget, spent

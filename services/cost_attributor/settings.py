@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -33,4 +35,8 @@ class CostAttributorSettings(BaseSettings):
     bill_every_seconds: float = Field(
         default=0, ge=0, description="ask for the bill on a schedule; 0: only when a person asks"
     )
+    budget_alert_shares: list[Decimal] = Field(
+        default=[Decimal("0.8"), Decimal(1)], description="parts of a budget that are told when they are spent"
+    )
+    budget_poll_seconds: float = Field(default=15, gt=0)
     request_seconds: float = Field(default=1_800, gt=0, description="after which a request that cannot be met fails")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
+from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 from services.cost_attributor.messages import (
     Attribution,
     Bill,
+    Budget,
     CostRequest,
     EndedAttempt,
     Repriced,
@@ -166,6 +169,18 @@ class CostStorage:
         """Answer a wish, unless its lease went to another replica."""
         await self._database.execute(_SQL["finish_repricing"], wish, self._replica, status, error)
 
+    async def list_budgets(self) -> list[Budget]:
+        """Every budget with what is spent of it in its present period."""
+        return [Budget(**row) for row in await self._database.fetch(_SQL["list_budgets"])]
+
+    async def record_alerts(self, alerts: Sequence[tuple[Budget, Decimal]]) -> list[Any]:
+        """Write down that these budgets are spent to these shares; the ones that are new in their period."""
+        rows = [
+            {**{each.name: _plain(getattr(budget, each.name)) for each in fields(Budget)}, "share": str(share)}
+            for budget, share in alerts
+        ]
+        return await self._database.fetch(_SQL["record_alerts"], rows)
+
     async def _lock(self, connection: Connection, attempts: Sequence[UUID]) -> set[UUID]:
         return {row["id"] for row in await connection.fetch(_SQL["lock_attempts"], list(attempts))}
 
@@ -178,6 +193,10 @@ class CostStorage:
 
 class _LostError(Exception):
     """The lease went to another replica; what was written in this transaction must not be."""
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Decimal) else value
 
 
 def _bill(bill: Bill) -> dict[str, object]:

@@ -190,17 +190,16 @@ SELECT state, fence, state <> 'running' AS is_terminal, content, tool_calls, rea
 -- Put the tokens of one answer into the ledger, at the price of its day; unknown prices stay unknown.
 -- owner: underwriting_worker
 INSERT INTO lockkeeper.cost_entries
-       (source, record_id, attempt_id, task_id, kind, model, input_tokens, output_tokens, cache_read_tokens,
-        amount, currency, priced_by, price_id)
-SELECT 'underwriting', $1::uuid::text, $1::uuid, $2, 'llm', $3, $4::bigint, $5::bigint, $6::bigint,
-       ($4::bigint * p.input_price + $5::bigint * p.output_price + $6::bigint * p.cache_read_price) / 1000000,
-       coalesce(p.currency, 'USD'), CASE WHEN p.id IS NOT NULL THEN 'price_table' END, p.id
-  FROM (SELECT 1) one
-  LEFT JOIN LATERAL (
-       SELECT m.* FROM lockkeeper.model_prices m
-        WHERE m.model = $3 AND m.currency = 'USD' AND m.valid_from <= lockkeeper.clock()
-          AND coalesce(m.valid_to > lockkeeper.clock(), true)
-        ORDER BY m.valid_from DESC LIMIT 1) p ON true
+       (source, record_id, attempt_id, task_id, agent, customer, kind, model, input_tokens, output_tokens,
+        cache_read_tokens, amount, list_amount, currency, priced_by, price_id, usage_start_at)
+SELECT 'underwriting', $1::uuid::text, $1::uuid, $2, 'underwriting', r.applicant, 'llm', $3, $4::bigint, $5::bigint,
+       $6::bigint, p.amount, p.amount, coalesce(p.currency, 'USD'),
+       CASE WHEN p.amount IS NOT NULL THEN 'price_table' END, p.price_id, lockkeeper.clock()
+  FROM agent_ops.agent_runs r
+ CROSS JOIN LATERAL lockkeeper.price_parts(jsonb_build_array(jsonb_build_object(
+       'model', $3::text, 'input_tokens', $4::bigint, 'output_tokens', $5::bigint, 'cache_read_tokens', $6::bigint,
+       'cache_write_tokens', 0)), lockkeeper.clock()) p
+ WHERE r.run_id = $2
     ON CONFLICT DO NOTHING
 
 -- name: record_decision

@@ -1330,6 +1330,19 @@ CREATE TABLE lockkeeper.attempt_results (
     created_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
 );
 
+CREATE TABLE lockkeeper.budget_alerts (
+    scope text NOT NULL,
+    name text NOT NULL,
+    period text NOT NULL,
+    begins date NOT NULL,
+    share numeric NOT NULL,
+    budget numeric NOT NULL,
+    spent numeric NOT NULL,
+    reserved numeric NOT NULL,
+    at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL,
+    CONSTRAINT budget_alerts_period_check CHECK ((period = ANY (ARRAY['day'::text, 'month'::text])))
+);
+
 CREATE TABLE lockkeeper.customers (
     name text NOT NULL,
     daily_budget numeric,
@@ -2061,6 +2074,9 @@ ALTER TABLE ONLY lockkeeper.attempt_results
 ALTER TABLE lockkeeper.tasks
     ADD CONSTRAINT available_within_reach CHECK (((available_at > '1900-01-01 00:00:00+00'::timestamp with time zone) AND (available_at < '9999-12-31 00:00:00+00'::timestamp with time zone))) NOT VALID;
 
+ALTER TABLE ONLY lockkeeper.budget_alerts
+    ADD CONSTRAINT budget_alerts_pkey PRIMARY KEY (scope, name, period, begins, share);
+
 ALTER TABLE ONLY lockkeeper.cost_entries
     ADD CONSTRAINT cost_entries_pkey PRIMARY KEY (source, record_id, attempt_id);
 
@@ -2182,6 +2198,8 @@ CREATE INDEX attempts_by_pack ON lockkeeper.task_attempts USING btree (pack_id) 
 CREATE INDEX attempts_to_cancel ON lockkeeper.task_attempts USING btree (cancel_requested_at) WHERE ((cancel_requested_at IS NOT NULL) AND (cancel_confirmed_at IS NULL));
 
 CREATE INDEX attempts_to_cost ON lockkeeper.task_attempts USING btree (id) WHERE (cost_status = 'pending'::text);
+
+CREATE INDEX budget_alerts_by_time ON lockkeeper.budget_alerts USING btree (at DESC);
 
 CREATE INDEX cost_entries_by_attempt ON lockkeeper.cost_entries USING btree (attempt_id);
 

@@ -232,3 +232,39 @@ class Forecast(Answer):
     """What the backlog will cost."""
 
     rows: list[ForecastRow]
+
+
+class BudgetState(Answer):
+    """A budget, and what is spent, reserved and left of it. US dollars in a UTC day and month."""
+
+    scope: str
+    name: str
+    daily_budget: str | None
+    monthly_budget: str | None
+    spent_today: str | None
+    spent_this_month: str | None
+    reserved_today: str | None
+    reserved_this_month: str | None
+    cost_left: str | None
+    renewed_at: datetime | None
+
+
+class BudgetAlert(Answer):
+    """That a budget was spent to a share, in the period that began on `begins`."""
+
+    scope: str
+    name: str
+    period: str
+    begins: str
+    share: str
+    budget: str
+    spent: str
+    reserved: str
+    at: datetime
+
+
+class Budgets(Answer):
+    """Budgets, and what was told of them, newest first."""
+
+    budgets: list[BudgetState]
+    alerts: list[BudgetAlert]

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from services.console.messages.costs import Forecast, Reconciliation, Why
+from services.console.messages.costs import Budgets, Forecast, Reconciliation, Why
 from services.console.policy.exports import csv_text
 from services.console.policy.figures import Figure, FigureName, GroupBy, decode_line, encode_line, zone_named
 from services.console.routes.given import API, PROBLEMS, Filter, Json, Limit
@@ -66,6 +66,7 @@ class LedgerRoutes:
         router.add_api_route(f"{costs}/lines", self.lines, methods=["GET"], response_model=Why)
         router.add_api_route(f"{costs}/reconciliation", self.reconcile, methods=["GET"], response_model=Reconciliation)
         router.add_api_route(f"{costs}/forecast", self.forecast, methods=["GET"], response_model=Forecast)
+        router.add_api_route(f"{costs}/budgets", self.budgets, methods=["GET"], response_model=Budgets)
         router.add_api_route(
             "/costs/why", self.page, methods=["GET", "HEAD"], include_in_schema=False, response_class=HTMLResponse
         )
@@ -102,6 +103,15 @@ class LedgerRoutes:
             for row in await self._storage.forecast_costs(chosen)
         ]
         return _table("forecast", rows, form)
+
+    async def budgets(self, limit: Limit = 100) -> Response:
+        """Budgets of agents and customers, and what was told of them."""
+        budgets = [{name: _shown(value) for name, value in row.items()} for row in await self._storage.list_budgets()]
+        alerts = [
+            {name: _shown(value) for name, value in row.items()}
+            for row in await self._storage.list_budget_alerts(limit)
+        ]
+        return Json({"budgets": budgets, "alerts": alerts})
 
     async def _why(self, chosen: TaskFilter, wanted: Figure, cursor: str | None, limit: int) -> dict[str, Any]:
         rows = await self._storage.list_lines(chosen, wanted, decode_line(cursor), limit)
@@ -159,6 +169,10 @@ def _number(value: object) -> object:
 
 def _cell(value: object) -> object:
     return format(value, "f") if isinstance(value, Decimal) and value >= 0 else value
+
+
+def _shown(value: Any) -> Any:
+    return format(value, "f") if isinstance(value, Decimal) else value
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, str, str]:

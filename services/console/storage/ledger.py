@@ -48,3 +48,11 @@ class LedgerStorage:
     async def forecast_costs(self, chosen: TaskFilter) -> list[Any]:
         """What waits, and what it will cost, by agent."""
         return await self._database.fetch(_SQL["forecast_costs"].sql, *chosen.arguments())
+
+    async def list_budgets(self) -> list[Any]:
+        """Budgets of agents and customers."""
+        return await self._database.fetch(_SQL["list_budgets"].sql)
+
+    async def list_budget_alerts(self, limit: int) -> list[Any]:
+        """What was told of them, newest first."""
+        return await self._database.fetch(_SQL["list_budget_alerts"].sql, limit)

@@ -113,3 +113,18 @@ SELECT f.agent, f.currency, count(*) AS waiting_tasks, sum(f.tokens)::bigint AS 
   JOIN lockkeeper.cost_forecast f ON f.task_id = c.id
  GROUP BY f.agent, f.currency
  ORDER BY f.agent
+
+-- name: list_budgets
+-- Every budget with what is spent, reserved and left of it now.
+SELECT scope, name, daily_budget, monthly_budget, spent_today, spent_this_month, reserved_today, reserved_this_month,
+       cost_left, renewed_at
+  FROM lockkeeper.budget_state
+ WHERE daily_budget IS NOT NULL OR monthly_budget IS NOT NULL
+ ORDER BY scope, name
+
+-- name: list_budget_alerts
+-- What was told of budgets, newest first.
+SELECT scope, name, period, begins, share, budget, spent, reserved, at
+  FROM lockkeeper.budget_alerts
+ ORDER BY at DESC, scope, name, period, share
+ LIMIT $1

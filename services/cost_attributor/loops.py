@@ -25,6 +25,7 @@ from shared.runtime import tracing
 log = structlog.get_logger()
 
 LINES_PER_TRANSACTION = 200
+LINES_PER_READ = 5_000
 HELD_TRIES = 20
 HELD_SECONDS = 0.25
 REPRICE_LEASE_SECONDS = 60.0
@@ -147,8 +148,11 @@ class AnswerCostRequests:
         log.info("answer_cost_request", request_id=str(request.id), runs=len(runs), records=records)
 
     async def _record(self, bills: Sequence[Bill]) -> None:
-        """Write all lines, those of runs that somebody held a little later."""
-        left = sorted(bills, key=lambda bill: (bill.record.run_id, bill.attempt_id))
+        """Write the lines of runs whose bill changed, those of runs that somebody held a little later."""
+        left: list[Bill] = []
+        for group in in_groups(sorted(bills, key=lambda bill: bill.record.run_id), LINES_PER_READ):
+            changed = await self._storage.list_changed_runs(group)
+            left += [bill for bill in group if bill.record.run_id in changed]
         for _ in range(HELD_TRIES):
             held: set[int] = set()
             for group in in_groups(left, LINES_PER_TRANSACTION):

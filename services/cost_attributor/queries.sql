@@ -115,6 +115,17 @@ SELECT 'billing', g.record_id, g.attempt_id, g.task_id, x.agent, t.customer, 'co
  WHERE (c.quantity, c.amount, c.currency, c.record_type)
        IS DISTINCT FROM (excluded.quantity, excluded.amount, excluded.currency, excluded.record_type)
 
+-- name: list_changed_bills
+-- Those of these lines of the bill that the ledger does not say yet: a month that is read again is locked and written
+-- where it changed, and nowhere else.
+SELECT g.record_id, g.attempt_id
+  FROM jsonb_to_recordset($1::jsonb) AS g (
+       record_id text, attempt_id uuid, quantity numeric, amount numeric, currency text, record_type text)
+  LEFT JOIN lockkeeper.cost_entries c
+    ON c.source = 'billing' AND c.record_id = g.record_id AND c.attempt_id = g.attempt_id
+ WHERE (c.quantity, c.amount, c.currency, c.record_type)
+       IS DISTINCT FROM (g.quantity, g.amount, g.currency, g.record_type)
+
 -- name: record_run_bills
 -- How far the bill of each of these runs is known now. It is final once it was read long enough after the run's
 -- end; a run that has no row by then will not get one, and its cost is unknown.

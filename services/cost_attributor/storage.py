@@ -58,6 +58,12 @@ class CostStorage:
 
         return await self._database.atomically(write)
 
+    async def list_changed_runs(self, bills: Sequence[Bill]) -> set[int]:
+        """The runs of which the ledger does not say all of this yet."""
+        rows = await self._database.fetch(_SQL["list_changed_bills"], [_bill(bill) for bill in bills])
+        changed = {(row["record_id"], row["attempt_id"]) for row in rows}
+        return {bill.record.run_id for bill in bills if (bill.record.record_id, bill.attempt_id) in changed}
+
     async def record_bills(self, bills: Sequence[Bill]) -> tuple[list[UUID], set[int]]:
         """Write lines of the bill and sums: the tasks that changed, and the runs of which somebody held an attempt.
 

@@ -37,7 +37,7 @@ TASKS = int(os.environ.get("LOCKKEEPER_TEST_MONTH", "300"))
 SEED = int(os.environ.get("LOCKKEEPER_TEST_SEED", "7"))
 KILLS = 2
 """In each round."""
-ROUNDS = 6
+ROUNDS = 4
 _DYING = (asyncio.CancelledError, LockkeeperError, OSError)
 CENT = Fraction(1, 100)
 KEEP = ("llm_cost", "compute_cost", "cost_status", "llm_cost_source", "input_tokens", "output_tokens")

@@ -16,6 +16,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "underwriting": ("bench.underwriting",),
     "overview_10m": ("bench.overview",),
     "sse": ("bench.sse",),
+    "scale": ("bench.scale",),
     **{
         name: ("bench.drain", name)
         for name in ("drain_1", "drain_2", "dirty", "backlog", "limited_1", "limited_2", "tokens_2", "snapshot")

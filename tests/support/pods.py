@@ -20,7 +20,7 @@ from shared.contract.ownership import role_of
 from tests.support.postgres import PASSWORD, PostgresServer, free_port
 from tests.support.workspace import CLIENT, WorkspaceDouble
 
-KEY = "a-key-of-the-pods"
+KEY = "a-key-of-the-pods-that-is-long-enough"
 PRE_STOP_SECONDS = 1.0
 """Shorter than in a cluster: here an address is taken off the list at once, there it takes a moment."""
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "prices": ("lockkeeper.prices:prices", "See and change prices; have history priced anew."),
     "tokens": ("lockkeeper.tokens:tokens", "Make, list and revoke the tokens of programs."),
     "branch": ("lockkeeper.branch:branch", "Copy the database for debugging, where nothing acts until adopted."),
+    "top": ("lockkeeper.top:top", "Watch the queue live."),
     "migrate": ("lockkeeper.database:migrate", "Bring the database to this version's schema."),
     "doctor": ("lockkeeper.database:doctor", "Check database, schema, replicas and the invariants of the queue."),
 }

@@ -30,6 +30,9 @@ class NotifierStorage:
 
     async def list_tasks(self, chosen: TaskFilter, limit: int) -> list[Any]:
         """The first page of a filter."""
+        if chosen.task_id is not None:
+            # The page of one task; looking for its id as a text would read every task there is.
+            return [row for row in await self.read_tasks([chosen.task_id]) if chosen.matches(row)]
         return await self._timed("list_tasks", *chosen.arguments(), limit)
 
     async def summarise_tasks(self, chosen: TaskFilter) -> Any:

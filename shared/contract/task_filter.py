@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from shared.contract.errors import RejectedError
@@ -24,6 +25,7 @@ PARAMETERS = ("status", "agent", "customer", "from", "to", "tz", "text", "label"
 _STATUSES = frozenset(status.value for status in TaskStatus)
 _ZONE_BEHIND_SPACE = re.compile(r" (\d{2}:?\d{2})$")
 _LONGEST = 200
+_ID_LENGTH = 36
 _MOST_VALUES = 50
 _FIRST_YEAR, _LAST_YEAR = 1900, 9000
 
@@ -71,6 +73,14 @@ class TaskFilter:
     def is_empty(self) -> bool:
         """Whether it means every task."""
         return self == TaskFilter()
+
+    @property
+    def task_id(self) -> UUID | None:
+        """The one task that is looked for, when the text is a whole id."""
+        try:
+            return UUID(self.text) if self.text and len(self.text) == _ID_LENGTH else None
+        except ValueError:
+            return None
 
     def arguments(self) -> tuple[Any, ...]:
         """The first eight arguments of `lockkeeper.find_tasks` and `lockkeeper.task_summary`."""

@@ -105,5 +105,6 @@ async function poll() {
 
 byId("settings").addEventListener("submit", save);
 addEventListener("hashchange", choose);
-const live = new Live("range=none&limit=1", { agents: () => live.refresh(), snapshot: () => {}, summary: () => {} }, poll);
+// The stream of no task: only the use of limits is looked at here.
+const live = new Live("agent=-", { agents: () => live.refresh(), snapshot: () => {}, summary: () => {} }, poll);
 live.start();

@@ -5,7 +5,7 @@ const HOUR = 3_600_000;
 // Ranges begin at whole minutes, hours or days (UTC): pages opened together ask for the same and share the answer,
 // and the totals of whole days are at hand.
 const RANGES = { "1h": [HOUR, 60_000], "24h": [24 * HOUR, HOUR], "7d": [168 * HOUR, 24 * HOUR], "30d": [720 * HOUR, 24 * HOUR], all: null, custom: null };
-export const FALLBACK_RANGE = "7d";
+const FALLBACK_RANGE = "7d";
 const NAMES = ["status", "agent", "customer", "label", "text"];
 
 export class Filters {
@@ -31,8 +31,10 @@ export class Filters {
   get values() {
     const given = new URLSearchParams(location.search);
     const range = given.get("range");
-    return { ...Object.fromEntries(NAMES.map((name) => [name, given.get(name)])), from: given.get("from"), to: given.get("to"), range: range in RANGES ? range : this.#fixed.label ? "all" : FALLBACK_RANGE, ...this.#fixed };
+    return { ...Object.fromEntries(NAMES.map((name) => [name, given.get(name)])), from: given.get("from"), to: given.get("to"), range: range in RANGES ? range : this.#fallback, ...this.#fixed };
   }
+
+  get #fallback() { return this.#fixed.label ? "all" : FALLBACK_RANGE; }
 
   get isNarrow() { const { status, agent, customer, label, text } = this.values; return Boolean(status || agent || customer || text || (label && !this.#fixed.label)); }
 
@@ -52,7 +54,7 @@ export class Filters {
 
   set(changes) {
     const given = new URLSearchParams(location.search);
-    for (const [name, value] of Object.entries(changes)) value && !(name === "range" && value === FALLBACK_RANGE) ? given.set(name, value) : given.delete(name);
+    for (const [name, value] of Object.entries(changes)) value && !(name === "range" && value === this.#fallback) ? given.set(name, value) : given.delete(name);
     if (given.get("range") !== "custom") { given.delete("from"); given.delete("to"); }
     history.replaceState(null, "", `${location.pathname}${given.size ? `?${given}` : ""}`);
     this.show();

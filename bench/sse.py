@@ -1,0 +1,228 @@
+"""Bench `sse`: browsers that one notifier serves at 200 changes a second, and what 2,000 do that come back at once.
+
+The notifier is its own process; the browsers are raw connections of this one, spread over 40 filters (one per agent),
+as people look at what is theirs. A change's time from just before its commit to its event in the browser is measured by
+the change itself. `LOCKKEEPER_BENCH_BROWSERS` and `LOCKKEEPER_BENCH_SECONDS` change the size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import asyncpg
+import psutil
+import uvloop
+from typing_extensions import override
+
+from shared.contract.ownership import role_of
+from shared.db.connecting import connect
+from tests.support.postgres import PostgresServer, free_port
+
+ROOT = Path(__file__).resolve().parents[1]
+BROWSERS = int(os.environ.get("LOCKKEEPER_BENCH_BROWSERS", "5000"))
+SECONDS = float(os.environ.get("LOCKKEEPER_BENCH_SECONDS", "20"))
+RETURNING = 2000
+AGENTS = 40
+TASKS = 2000
+CHANGES = 200
+TICK_SECONDS = 0.1
+LIMIT_SECONDS = 0.5
+
+_STEP = re.compile(rb'"step":"at ([0-9.]+)"')
+
+
+@dataclass
+class Seen:
+    """What the browsers saw."""
+
+    latencies: list[float] = field(default_factory=list)
+    snapshots: int = 0
+    bytes: int = 0
+    is_counting: bool = False
+
+
+class Browser(asyncio.Protocol):
+    """One stream."""
+
+    def __init__(self, seen: Seen, number: int) -> None:
+        self._seen = seen
+        self._number = number
+        self._transport: asyncio.Transport | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(f"GET /events?agent=a{self._number % AGENTS} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        seen = self._seen
+        seen.bytes += len(data)
+        if b"event: snapshot" in data:
+            seen.snapshots += 1
+        if seen.is_counting:
+            now = time.time()
+            seen.latencies += [now - float(each) for each in _STEP.findall(data)]
+
+    def close(self) -> None:
+        """Leave without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def open_streams(seen: Seen, port: int, number: int, at_once: int) -> list[Browser]:
+    """So many streams, a few at a time."""
+    loop = asyncio.get_running_loop()
+    opened: list[Browser] = []
+    for start in range(0, number, at_once):
+        made = await asyncio.gather(
+            *(loop.create_connection(lambda n=n: Browser(seen, n), "127.0.0.1", port)  # type: ignore[misc]
+              for n in range(start, min(start + at_once, number)))
+        )  # fmt: skip
+        opened += [protocol for _, protocol in made]
+        await asyncio.sleep(0.02)
+    return opened
+
+
+async def change(owner: asyncpg.Connection, ids: list[Any], seconds: float) -> None:
+    """Changes at their pace, each told by a note after its commit."""
+    each = round(CHANGES * TICK_SECONDS)
+    started = time.monotonic()
+    for tick in range(round(seconds / TICK_SECONDS)):
+        now = [ids[(tick * each + n) % len(ids)] for n in range(each)]
+        await owner.execute(
+            "UPDATE lockkeeper.tasks SET step = $2, version = version + 1, verb = 'progress', reason = NULL "
+            "WHERE id = ANY ($1::uuid[])",
+            now, f"at {time.time():.4f}",
+        )  # fmt: skip
+        await owner.execute(
+            "SELECT pg_notify('lockkeeper_task_changed', to_jsonb($1::text[])::text)", [str(one) for one in now]
+        )
+        await asyncio.sleep(max(0.0, started + (tick + 1) * TICK_SECONDS - time.monotonic()))
+
+
+def start(server: PostgresServer, port: int) -> subprocess.Popen[bytes]:
+    """The notifier."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LOCKKEEPER_")} | {
+        "LOCKKEEPER_DATABASE_URL": server.url(role_of("notifier")), "LOCKKEEPER_PORT": str(port),
+        "LOCKKEEPER_NOTIFIER_MAX_CLIENTS": str(BROWSERS + 100),
+    }  # fmt: skip
+    return subprocess.Popen([sys.executable, "-m", "services.notifier"], cwd=ROOT, env=environment)
+
+
+async def listens(port: int) -> None:
+    """Wait until the port answers."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            await asyncio.sleep(0.1)
+
+
+async def snapshots(seen: Seen, number: int) -> float:
+    """Seconds until so many snapshots have come."""
+    started = time.monotonic()
+    async with asyncio.timeout(180):
+        while seen.snapshots < number:
+            await asyncio.sleep(0.05)
+    return time.monotonic() - started
+
+
+async def statements(owner: asyncpg.Connection) -> int:
+    """Transactions of this database so far."""
+    await owner.execute("SELECT pg_stat_clear_snapshot()")
+    return int(await owner.fetchval("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"))
+
+
+async def bench(server: PostgresServer) -> dict[str, Any]:
+    """One sitting."""
+    owner = await connect(server.url(), name="bench", statement_seconds=None)
+    await owner.execute(
+        "INSERT INTO lockkeeper.agents (name, target) SELECT 'a' || n, 'j' FROM generate_series(0, 39) n"
+    )
+    ids = [row["id"] for row in await owner.fetch(
+        "INSERT INTO lockkeeper.tasks (agent, status, started_at, lease_expires_at) SELECT 'a' || n % 40, "
+        "'processing', now(), now() + interval '1 hour' FROM generate_series(1, $1::int) n RETURNING id",
+        TASKS,
+    )]  # fmt: skip
+    port = free_port()
+    notifier = start(server, port)
+    try:
+        await listens(port)
+        seen = Seen()
+        browsers = await open_streams(seen, port, BROWSERS, 100)
+        opened_seconds = await snapshots(seen, BROWSERS)
+        memory_before = psutil.Process(notifier.pid).memory_info().rss
+        cpu = psutil.Process(notifier.pid).cpu_times()
+        seen.is_counting = True
+        await change(owner, ids, SECONDS)
+        await asyncio.sleep(2)
+        seen.is_counting = False
+        after = psutil.Process(notifier.pid).cpu_times()
+        memory = psutil.Process(notifier.pid).memory_info().rss
+        latencies = sorted(seen.latencies)
+        for each in browsers:
+            each.close()
+        notifier.terminate()
+        notifier.wait(30)
+        notifier = start(server, port)
+        await listens(port)
+        again = Seen()
+        before = await statements(owner)
+        started = time.monotonic()
+        back = await open_streams(again, port, RETURNING, RETURNING)
+        await snapshots(again, RETURNING)
+        returned_seconds = time.monotonic() - started
+        asked = await statements(owner) - before
+        for each in back:
+            each.close()
+    finally:
+        notifier.terminate()
+        notifier.wait(30)
+        await owner.close()
+    at = {
+        name: round(latencies[int(part * (len(latencies) - 1))], 3)
+        for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+    }
+    return {
+        "name": "sse", "value": at["p95"], "unit": "s", "limit": LIMIT_SECONDS,
+        "ratio": round(at["p95"] / LIMIT_SECONDS, 3),
+        "detail": {
+            "browsers": BROWSERS, "changes_per_second": CHANGES, "events": len(latencies), **at,
+            "memory_mb": round(memory / 2**20), "memory_before_mb": round(memory_before / 2**20),
+            "cpu_seconds_per_second": round((after.user + after.system - cpu.user - cpu.system) / SECONDS, 2),
+            "snapshots_after_opening_s": round(opened_seconds, 2), "returning": RETURNING,
+            "returned_s": round(returned_seconds, 2), "statements_for_the_return": asked,
+        },
+    }  # fmt: skip
+
+
+def main() -> None:
+    """A server and a notifier for the bench, and away with them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, BROWSERS * 2 + 1000), most))
+    server = PostgresServer.create(18)
+    try:
+        asyncio.run(server.make_template())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            print(json.dumps(runner.run(bench(server))), flush=True)
+    finally:
+        server.destroy()
+
+
+if __name__ == "__main__":
+    main()

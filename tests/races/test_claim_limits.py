@@ -14,6 +14,7 @@ from shared.contract.ids import uuid7
 from shared.db.invariants import violations
 from shared.db.statements import load
 from shared.testing.rows import make_agent, make_tasks, settle
+from shared.testing.wait import until
 from tests.conftest import TestDatabase
 
 SQL = load("services.dispatcher")
@@ -69,6 +70,31 @@ async def test_q03_a_saturated_agent_costs_the_others_nothing(database: TestData
     await make_tasks(database.owner, 1, agent="free", priority=1)
     assert [each.agent for each in await storage.claim_tasks(10, 60)] == ["free"]
     await pool.close()
+
+
+async def test_q06_finished_tasks_cost_a_claim_nothing(database: TestDatabase) -> None:
+    await make_agent(database.owner)
+    await database.owner.execute(
+        "INSERT INTO lockkeeper.tasks (agent, status, finished_at) "
+        "SELECT 'parser', 'completed', now() FROM generate_series(1, 20000)"
+    )
+    await make_tasks(database.owner, 50)
+    pool = await database.open("dispatcher", size=1)
+    storage = DispatcherStorage(pool, "a")
+    assert len(await storage.claim_tasks(10, 60)) == 10
+    await database.owner.execute("SELECT pg_stat_reset(); SELECT pg_stat_force_next_flush()")
+    assert len(await storage.claim_tasks(10, 60)) == 10
+    await pool.close()
+
+    async def told() -> bool:
+        return bool(await database.owner.fetchval("SELECT sum(idx_scan) > 0 FROM pg_stat_user_indexes"))
+
+    await until(told)
+    read = await database.owner.fetchrow(
+        "SELECT seq_tup_read, idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'lockkeeper.tasks'::regclass"
+    )
+    assert read["seq_tup_read"] == 0
+    assert read["idx_tup_fetch"] < 1_000
 
 
 @pytest.mark.parametrize("limit", [1, 5])

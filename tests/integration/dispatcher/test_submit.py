@@ -268,3 +268,35 @@ async def test_d05_a_throttling_runner_never_blocks_the_event_loop(
         worst = max(worst, time.monotonic() - due)
     # The SDK's import, once per process, holds the interpreter for moments; its sleeps must not.
     assert worst < 1.0
+
+
+async def test_d07_only_ids_travel_as_parameters(
+    database: TestDatabase, workspace: WorkspaceDouble, make_dispatcher: Make, job: str
+) -> None:
+    (task,) = await make_tasks(database.owner, input={"options": "\U0001f6a2" * 20_000})
+    dispatcher = make_dispatcher()
+    await dispatcher.claim.run_once()
+    await dispatcher.settle_down()
+    row = await task_row(database, task)
+    (run,) = [each for each in workspace.runs() if each["run_id"] == row["run_id"]]
+    given = {each["name"]: each["value"] for each in run["job_parameters"]}
+    assert given == {"task_id": str(task), "attempt_id": str(row["attempt_id"])}
+
+
+async def test_q08_no_transaction_is_open_while_the_runner_is_asked(
+    database: TestDatabase, workspace: WorkspaceDouble, make_dispatcher: Make, job: str
+) -> None:
+    await make_tasks(database.owner, 4)
+    workspace.fault("jobs.run_now", "delay", seconds=1.5)
+    dispatcher = make_dispatcher()
+    await dispatcher.claim.run_once()
+    looks = 0
+    while dispatcher.submitter.held:
+        open_for_long = await database.owner.fetch(
+            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "AND xact_start < clock_timestamp() - interval '0.5 seconds'"
+        )
+        assert open_for_long == []
+        looks += 1
+        await asyncio.sleep(0.05)
+    assert looks > 10

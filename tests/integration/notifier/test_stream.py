@@ -117,7 +117,7 @@ async def test_a_broken_note_means_look_at_everything(start_notifier: StartNotif
         await stream.wait("task", lambda task: task["id"] == after)
 
 
-async def test_what_changed_while_the_listener_was_away_is_shown(
+async def test_n03_what_changed_while_the_listener_was_away_is_shown(
     start_notifier: StartNotifier, tasks: Tasks, database: TestDatabase
 ) -> None:
     """N-03, N-01: listen first, then a snapshot, then the stream."""
@@ -150,7 +150,7 @@ async def test_polling_keeps_browsers_fresh_without_notes(
         assert len(stream.named("task")) == polls
 
 
-async def test_a_late_commit_is_found_by_polling(
+async def test_c04_a_late_commit_is_found_by_polling(
     start_notifier: StartNotifier, tasks: Tasks, database: TestDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C-04: an event that is dated before others and commits after them."""

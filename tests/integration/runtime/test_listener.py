@@ -116,3 +116,36 @@ async def test_n02_notes_stay_small_however_many_ids_they_carry(database: TestDa
     await notes.close()
     await listener.close()
     await pool.close()
+
+
+async def test_n06_what_many_writers_say_travels_in_few_notes(database: TestDatabase) -> None:
+    heard = Heard()
+    listener = Listener(database.url("notifier"), None, {Channel.TASK_CHANGED: heard}, name="n06")
+    await listener.open()
+    await until(lambda: listener.is_live)
+    before = len(heard.notes)
+    pool = await database.open("callback_receiver")
+    notes = Notes(pool)
+    await notes.open()
+    for number in range(64):
+        notes.send(Channel.TASK_CHANGED, [f"task-{number}"])
+    await notes.close()
+    await until(lambda: sum(len(ids or ()) for ids in heard.notes) == 64)
+    assert len(heard.notes) - before <= 3
+    await listener.close()
+    await pool.close()
+
+
+async def test_n08_the_listener_owns_its_connection(database: TestDatabase) -> None:
+    pool = await database.open("notifier", size=1)
+    heard = Heard()
+    listener = Listener(database.url("notifier"), None, {Channel.TASK_CHANGED: heard}, name="n08")
+    await listener.open()
+    await until(lambda: listener.is_live)
+    for _ in range(100):
+        await pool.fetchval("SELECT 1")
+    await pool.close()
+    await database.owner.execute("SELECT pg_notify($1, '[\"a\"]')", Channel.TASK_CHANGED.value)
+    await until(lambda: ["a"] in heard.notes)
+    assert listener.connects == 1
+    await listener.close()

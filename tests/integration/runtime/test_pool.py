@@ -301,7 +301,7 @@ def test_only_what_surely_reads_is_asked_twice(sql: str, is_read: bool) -> None:
     assert only_reads(sql) is is_read
 
 
-async def test_a_transaction_whose_process_stands_still_gives_its_locks_back(database: TestDatabase) -> None:
+async def test_q07_a_transaction_whose_process_stands_still_gives_its_locks_back(database: TestDatabase) -> None:
     await database.owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('a', 'a')")
     frozen = Database(database.url("console"), name="frozen", idle_transaction_seconds=0.2)
     await frozen.open()
@@ -317,3 +317,28 @@ async def test_a_transaction_whose_process_stands_still_gives_its_locks_back(dat
         await frozen.atomically(work)
     assert await frozen.fetchval("SELECT 1") == 1
     await frozen.close()
+
+
+async def test_a06_a_changed_schema_is_no_trouble_for_connections_that_know_the_old_one(database: TestDatabase) -> None:
+    await database.owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('a', 'a')")
+    pool = await database.open("console", size=1)
+    upsert = (
+        "INSERT INTO lockkeeper.tasks (agent, idempotency_key) VALUES ('a', $1) "
+        "ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING"
+    )
+
+    async def everything(key: str) -> None:
+        await pool.execute(upsert, key)
+        await pool.fetch("SELECT * FROM lockkeeper.documents")
+        await pool.atomically(lambda connection: connection.fetch("SELECT * FROM lockkeeper.tasks"))
+
+    await everything("before")
+    await database.owner.execute(
+        "ALTER TABLE lockkeeper.tasks ADD COLUMN newer integer; "
+        "ALTER TABLE lockkeeper.documents ALTER COLUMN uploaded_by TYPE varchar(100); "
+        "DROP INDEX lockkeeper.tasks_idempotency; "
+        "CREATE UNIQUE INDEX tasks_idempotency ON lockkeeper.tasks (idempotency_key) WHERE idempotency_key IS NOT NULL"
+    )
+    await everything("after")
+    assert await pool.fetchval("SELECT count(*) FROM lockkeeper.tasks") == 2
+    await pool.close()

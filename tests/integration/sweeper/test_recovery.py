@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
 import pytest
+from databricks.sdk.service.jobs import Run, RunTask
 
+from services.dispatcher.storage import DispatcherStorage
 from services.sweeper.loops import GaugesLoop, SweepLoop
 from services.sweeper.settings import SweeperSettings
 from services.sweeper.storage import SweeperStorage
@@ -16,7 +19,7 @@ from shared.db.invariants import violations
 from shared.db.notes import Notes
 from shared.db.pool import Database
 from shared.testing.rows import make_agent, make_tasks
-from shared.vendors.jobs import Jobs
+from shared.vendors.jobs import Jobs, describe
 from shared.vendors.workspace import Workspace
 from tests.conftest import TestDatabase
 from tests.support.workspace import WorkspaceDouble
@@ -253,3 +256,28 @@ async def test_o02_only_the_holder_exports_the_queue(sweep: Sweep) -> None:
     await standby.run_once()
     assert metrics.TASKS.collect()[0].samples == []
     await pool.close()
+
+
+async def test_r05_after_an_outage_everything_comes_back_in_parts_and_spread(sweep: Sweep) -> None:
+    owner = sweep.database.owner
+    await owner.execute("UPDATE lockkeeper.agents SET max_concurrent_tasks = 5, version = version + 1")
+    unknown = itertools.count(10**15)
+    tasks = [await sweep.start(run_id=next(unknown)) for _ in range(SETTINGS.batch + 20)]
+    assert await sweep.loop.run_once()
+    assert await owner.fetchval("SELECT count(*) FROM lockkeeper.tasks WHERE status = 'enqueued'") == SETTINGS.batch
+    assert not await sweep.loop.run_once()
+    rows = await owner.fetch("SELECT status, available_at - now() AS wait FROM lockkeeper.tasks")
+    assert {row["status"] for row in rows} == {"enqueued"}
+    waits = sorted(row["wait"].total_seconds() for row in rows)
+    assert waits[-1] - waits[0] > 0.3
+    assert len(rows) == len(tasks)
+    await owner.execute("UPDATE lockkeeper.tasks SET available_at = now(), deferred = false")
+    pool = await sweep.database.open("dispatcher")
+    assert len(await DispatcherStorage(pool, "d").claim_tasks(100, 60)) == 5
+    await pool.close()
+
+
+def test_d09_a_run_and_the_run_of_its_task_are_told_apart() -> None:
+    """The first is cancelled, asked about and billed; the second has the output."""
+    described = describe(Run(run_id=1, tasks=[RunTask(run_id=2, task_key="agent")]))
+    assert (described.run_id, described.task_run_id) == (1, 2)

@@ -32,14 +32,14 @@ from tests.support.chaos.machine import Machine
 from tests.support.chaos.postman import Postman
 
 LEASE_SECONDS = 5
-CALM_SECONDS = 60
+CALM_SECONDS = 120
 _LIMITS: dict[str, Given] = {
     "counted": {"max_concurrent_tasks": 3},
     "weighed": {"max_tpm": 20_000},
     "both": {"max_concurrent_tasks": 4, "max_tpm": 30_000},
     "free": {},
 }
-_AWAY = (TransientError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_AWAY = (TransientError, httpx.TransportError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 
 class Conductor:

@@ -118,7 +118,7 @@ def _tasks(tasks: Sequence[Json]) -> Table:
 
 
 def _status(task: Json) -> str:
-    word = _WORDS.get(task["status"], task["status"])
+    word = str(_WORDS.get(task["status"], task["status"]))
     done, total = task["progress"]["pages_done"], task["progress"]["pages_total"]
     if task["status"] == "processing" and total:
         return f"{word}, page {done or 0} of {total}"

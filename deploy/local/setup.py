@@ -59,7 +59,7 @@ def job_settings(name: str, entry_point: str) -> dict[str, Any]:
         "name": name,
         "max_concurrent_runs": MOST_RUNS_AT_ONCE,
         "queue": {"enabled": False},
-        "parameters": [{"name": "task_id", "default": ""}, {"name": "attempt_id", "default": ""}],
+        "parameters": [{"name": name, "default": ""} for name in ("task_id", "attempt_id", "pack_id")],
         "tasks": [
             {
                 "task_key": "agent",
@@ -70,6 +70,7 @@ def job_settings(name: str, entry_point: str) -> dict[str, Any]:
                     "named_parameters": {
                         "task_id": "{{job.parameters.task_id}}",
                         "attempt_id": "{{job.parameters.attempt_id}}",
+                        "pack_id": "{{job.parameters.pack_id}}",
                     },
                 },
             }

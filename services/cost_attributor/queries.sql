@@ -267,8 +267,10 @@ WITH wanted AS MATERIALIZED (
        AND b.submitted_at >= $1 - interval '62 days'
 )
 SELECT x.run_id, x.id AS attempt_id, x.task_id, coalesce(x.submitted_at, x.leased_at) AS submitted_at, x.finished_at,
-       greatest(0, extract(epoch FROM coalesce(x.finished_at, lockkeeper.clock())
-                                      - coalesce(x.started_at, x.submitted_at, x.leased_at))) AS seconds
+       -- In a run that is shared, an attempt's time is from its own turn on; one whose turn never came took none.
+       CASE WHEN x.pack_id IS NOT NULL AND x.started_at IS NULL THEN 0
+            ELSE greatest(0, extract(epoch FROM coalesce(x.finished_at, lockkeeper.clock())
+                                      - coalesce(x.started_at, x.submitted_at, x.leased_at))) END AS seconds
   FROM wanted w
   JOIN lockkeeper.task_attempts x ON x.run_id = w.run_id
 

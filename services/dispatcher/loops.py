@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from services.dispatcher.storage import DispatcherStorage
 from services.dispatcher.storage.learning import LearningStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import LockkeeperError, MissingError, RejectedError, TransientError
+from shared.contract.ids import uuid7
 from shared.contract.rows import LeasedAttempt, UnwantedRun
 from shared.contract.stages import CLAIM, SUBMIT
 from shared.db.notes import Notes
@@ -42,111 +44,134 @@ class Submitter:
         self._notes = notes
         self._threads = asyncio.Semaphore(settings.submit_threads)
         self._calls: dict[UUID, asyncio.Task[None]] = {}
+        self._held: dict[UUID, list[LeasedAttempt]] = {}
         self._calling: set[UUID] = set()
         self._strikes: Counter[str] = Counter()
         self.freed = asyncio.Event()
 
     @property
     def held(self) -> int:
-        """Attempts leased by this process whose run is not yet known."""
+        """Runs that this process has yet to ask for."""
         return len(self._calls)
 
     def hand_on(self, leased: list[LeasedAttempt]) -> None:
-        """Submit these in the background, in order."""
-        for each in leased:
-            task = asyncio.create_task(self._submit(each), name=f"submit-{each.attempt_id}")
-            self._calls[each.attempt_id] = task
-            task.add_done_callback(partial(self._ended, each.attempt_id))
+        """Submit these in the background, in order; those of an agent that packs share their runs."""
+        for pack in submitting.in_packs(leased):
+            key = pack[0].attempt_id
+            self._held[key] = pack
+            self._calls[key] = asyncio.create_task(self._submit(pack), name=f"submit-{key}")
+            self._calls[key].add_done_callback(partial(self._ended, key))
         metrics.LEASES_HELD.set(self.held)
 
     async def drain(self) -> None:
         """Give back what was not asked for yet; let open calls end, or leave them to another replica."""
-        waiting = [attempt for attempt in self._calls if attempt not in self._calling]
-        for attempt in waiting:
-            self._calls[attempt].cancel()
+        waiting = [key for key in self._calls if key not in self._calling]
+        attempts = [each.attempt_id for key in waiting for each in self._held[key]]
+        for key in waiting:
+            self._calls[key].cancel()
         if waiting:
-            await asyncio.gather(*(self._calls[each] for each in waiting), return_exceptions=True)
-            tasks = await self._storage.release_attempts([(each, 0.0, "dispatcher_stopped") for each in waiting])
+            await asyncio.gather(*(self._calls[key] for key in waiting), return_exceptions=True)
+            tasks = await self._storage.release_attempts([(each, 0.0, "dispatcher_stopped") for each in attempts])
             log.info("release_attempts", tasks=len(tasks), reason="dispatcher_stopped")
             self._notes.send(Channel.TASK_READY)
         calling = list(self._calls.values())
         if calling:
             await asyncio.wait(calling, timeout=3)
-        unanswered = [attempt for attempt, call in self._calls.items() if not call.done()]
+        unanswered = [
+            each.attempt_id for key, call in self._calls.items() if not call.done() for each in self._held[key]
+        ]
         if unanswered:
             await self._storage.expire_leases([(each, 0.0) for each in unanswered])
 
-    def _ended(self, attempt: UUID, _: asyncio.Task[None]) -> None:
-        self._calls.pop(attempt, None)
+    def _ended(self, key: UUID, _: asyncio.Task[None]) -> None:
+        self._calls.pop(key, None)
+        self._held.pop(key, None)
         metrics.LEASES_HELD.set(self.held)
         self.freed.set()
 
-    async def _submit(self, leased: LeasedAttempt) -> None:
+    async def _submit(self, pack: list[LeasedAttempt]) -> None:
+        key = pack[0].attempt_id
         async with self._threads:
-            self._calling.add(leased.attempt_id)
+            self._calling.add(key)
             try:
-                await self._ask(leased)
+                for each in await self._stored(pack):
+                    await self._ask(each)
             except TransientError as error:
                 # The database was away: the lease ends by itself and whoever lives asks again.
-                log.warning("submit_unrecorded", attempt_id=str(leased.attempt_id), error=error.message)
+                log.warning("submit_unrecorded", attempt_id=str(key), error=error.message)
             except Exception:
-                log.exception("submit_failed", attempt_id=str(leased.attempt_id))
+                log.exception("submit_failed", attempt_id=str(key))
             finally:
-                self._calling.discard(leased.attempt_id)
+                self._calling.discard(key)
 
-    async def _ask(self, leased: LeasedAttempt) -> None:
+    async def _stored(self, pack: list[LeasedAttempt]) -> list[list[LeasedAttempt]]:
+        """The pack with its token in the database, before anybody is asked; whoever has an older token keeps it."""
+        if pack[0].tasks_per_run == 1 and pack[0].pack_id is None:
+            return [pack]
+        packed = await self._storage.pack_attempts([each.attempt_id for each in pack], uuid7())
+        return submitting.in_packs(
+            replace(each, pack_id=packed[each.attempt_id]) for each in pack if each.attempt_id in packed
+        )
+
+    async def _ask(self, pack: list[LeasedAttempt]) -> None:
         started = time.monotonic()
         outcome = "submitted"
+        first = pack[0]
+        alone = {"task_id": str(first.task_id), "attempt_id": str(first.attempt_id)}
         try:
             run_id = await self._jobs.run_now(
-                leased.target,
-                str(leased.attempt_id),
-                {"task_id": str(leased.task_id), "attempt_id": str(leased.attempt_id)},
+                first.target,
+                str(first.pack_id or first.attempt_id),
+                alone if first.pack_id is None else {"pack_id": str(first.pack_id)},
             )
         except TransientError as error:
             outcome = "unanswered" if error.reason in THROTTLED else "throttled"
-            await self._postponed(leased, error)
+            await self._postponed(pack, error)
         except (RejectedError, MissingError) as error:
             outcome = "refused"
-            await self._refused(leased, error)
+            await self._refused(pack, error)
         else:
-            self._strikes.pop(leased.agent, None)
-            await self._recorded(leased, run_id)
+            self._strikes.pop(first.agent, None)
+            await self._recorded(pack, run_id)
         seconds = time.monotonic() - started
-        metrics.SUBMIT_SECONDS.observe(seconds, tracing.exemplar(leased.task_id))
-        metrics.SUBMITS.labels(leased.agent, outcome).inc()
+        metrics.SUBMIT_SECONDS.observe(seconds, tracing.exemplar(first.task_id))
+        metrics.SUBMITS.labels(first.agent, outcome).inc()
         failure = None if outcome == "submitted" else outcome
-        tracing.record(SUBMIT, leased.task_id, leased.attempt_id, seconds=seconds, failure=failure, agent=leased.agent)
+        for each in pack:
+            tracing.record(SUBMIT, each.task_id, each.attempt_id, seconds=seconds, failure=failure, agent=each.agent)
 
-    async def _recorded(self, leased: LeasedAttempt, run_id: int) -> None:
-        rows = await self._storage.record_runs([(leased.attempt_id, run_id)])
+    async def _recorded(self, pack: list[LeasedAttempt], run_id: int) -> None:
+        rows = await self._storage.record_runs([(each.attempt_id, run_id) for each in pack])
         unwanted = any(unwanted for _, unwanted in rows)
         FENCED_WRITES.labels("record_runs", "conflict" if unwanted else "applied" if rows else "missing").inc()
         if unwanted:
-            self._notes.send(Channel.CANCEL_REQUESTED, [leased.attempt_id])
-        self._notes.send(Channel.TASK_CHANGED, [leased.task_id])
-        log.info("record_runs", task_id=str(leased.task_id), attempt=leased.attempt, run_id=run_id, unwanted=unwanted)
+            self._notes.send(Channel.CANCEL_REQUESTED, [each.attempt_id for each in pack])
+        self._notes.send(Channel.TASK_CHANGED, [each.task_id for each in pack])
+        told = {"task_id": str(pack[0].task_id), "attempt": pack[0].attempt, "attempts": len(pack)}
+        log.info("record_runs", run_id=run_id, unwanted=unwanted, **told)
 
-    async def _postponed(self, leased: LeasedAttempt, error: TransientError) -> None:
+    async def _postponed(self, pack: list[LeasedAttempt], error: TransientError) -> None:
+        attempts, agent = [each.attempt_id for each in pack], pack[0].agent
         if error.reason in THROTTLED:
             # Nobody knows whether a run was started: the lease stays, and the same token is asked again.
-            await self._storage.expire_leases([(leased.attempt_id, submitting.re_ask_seconds(random.random()))])  # noqa: S311
-            log.warning("submit_unanswered", attempt_id=str(leased.attempt_id), error=error.message)
+            seconds = submitting.re_ask_seconds(random.random())  # noqa: S311 - jitter
+            await self._storage.expire_leases([(each, seconds) for each in attempts])
+            log.warning("submit_unanswered", attempt_id=str(attempts[0]), error=error.message)
             return
-        self._strikes[leased.agent] += 1
+        self._strikes[agent] += 1
         seconds = submitting.cool_down_seconds(
-            error.retry_after_seconds, self._strikes[leased.agent], random.random()  # noqa: S311 - jitter
+            error.retry_after_seconds, self._strikes[agent], random.random()  # noqa: S311 - jitter
         )  # fmt: skip
-        await self._storage.release_attempts([(leased.attempt_id, seconds, error.reason)])
-        await self._storage.cool_down_agent(leased.agent, seconds)
-        self._notes.send(Channel.TASK_CHANGED, [leased.task_id])
-        log.warning("release_attempts", task_id=str(leased.task_id), seconds=round(seconds, 1), error=error.message)
+        await self._storage.release_attempts([(each, seconds, error.reason) for each in attempts])
+        await self._storage.cool_down_agent(agent, seconds)
+        self._notes.send(Channel.TASK_CHANGED, [each.task_id for each in pack])
+        log.warning("release_attempts", task_id=str(pack[0].task_id), seconds=round(seconds, 1), error=error.message)
 
-    async def _refused(self, leased: LeasedAttempt, error: LockkeeperError) -> None:
-        words = {"reason": error.reason, "message": f"the runner refused to start {leased.target}: {error.message}"}
-        await self._storage.refuse_attempts([(leased.attempt_id, words)])
-        self._notes.send(Channel.TASK_CHANGED, [leased.task_id])
-        log.warning("refuse_attempts", task_id=str(leased.task_id), **words)
+    async def _refused(self, pack: list[LeasedAttempt], error: LockkeeperError) -> None:
+        words = {"reason": error.reason, "message": f"the runner refused to start {pack[0].target}: {error.message}"}
+        await self._storage.refuse_attempts([(each.attempt_id, words) for each in pack])
+        self._notes.send(Channel.TASK_CHANGED, [each.task_id for each in pack])
+        log.warning("refuse_attempts", task_id=str(pack[0].task_id), **words)
 
 
 class ClaimLoop:

@@ -132,6 +132,19 @@ WITH due AS MATERIALIZED (
 )
 SELECT count(*) FROM promoted
 
+-- name: pack_attempts
+-- Let leased attempts share a run. Stored before the run is asked for, and never changed: the pack's id is the token
+-- that a lost answer may hide a run behind, and the run reads from it what it carries.
+-- owner: dispatcher
+-- fence: attempt id, and still leased by us
+-- locks: taken by write_fenced
+-- returns: every attempt that we still hold, with its pack
+UPDATE lockkeeper.task_attempts x SET pack_id = coalesce(x.pack_id, $2::uuid)
+  FROM lockkeeper.tasks t
+ WHERE x.id = ANY ($1::uuid[]) AND t.id = x.task_id AND t.attempt_id = x.id
+   AND t.status = 'processing' AND x.status = 'leased' AND t.locked_by = $3
+RETURNING x.id AS attempt_id, x.pack_id
+
 -- name: record_runs
 -- Fill in the runs that carry these attempts, and lease what still runs for its agent's full time.
 -- owner: dispatcher
@@ -257,9 +270,10 @@ WITH orphan AS MATERIALIZED (
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x SET locked_by = $2 FROM task
      WHERE x.id = task.attempt_id AND x.status = 'leased'
-    RETURNING x.id
+    RETURNING x.id, x.pack_id
 )
-SELECT k.id AS task_id, k.attempt_id, k.attempt, k.agent, a.target, 0::float8 AS waited_seconds
+SELECT k.id AS task_id, k.attempt_id, k.attempt, k.agent, a.target, 0::float8 AS waited_seconds,
+       coalesce(a.tasks_per_run, 1) AS tasks_per_run, x.pack_id
   FROM task k JOIN attempt x ON x.id = k.attempt_id LEFT JOIN lockkeeper.agents a ON a.name = k.agent
 
 -- name: cool_down_agent
@@ -274,11 +288,17 @@ UPDATE lockkeeper.agents
 -- owner: dispatcher
 -- returns: attempt and run; a run that nobody learned of within two minutes was never started
 WITH due AS MATERIALIZED (
-    SELECT id FROM lockkeeper.task_attempts
-     WHERE (SELECT lockkeeper.is_adopted()) AND cancel_requested_at IS NOT NULL AND cancel_confirmed_at IS NULL
-       AND coalesce(cancel_checked_at <= lockkeeper.clock() - make_interval(secs => $2::float8), true)
-       AND (run_id IS NOT NULL OR cancel_requested_at <= lockkeeper.clock() - interval '2 minutes')
-     ORDER BY cancel_requested_at LIMIT $1
+    SELECT u.id FROM lockkeeper.task_attempts u
+     WHERE (SELECT lockkeeper.is_adopted()) AND u.cancel_requested_at IS NOT NULL AND u.cancel_confirmed_at IS NULL
+       AND coalesce(u.cancel_checked_at <= lockkeeper.clock() - make_interval(secs => $2::float8), true)
+       AND (u.run_id IS NOT NULL OR u.cancel_requested_at <= lockkeeper.clock() - interval '2 minutes')
+       -- Others of the same run are still wanted: its heartbeat tells this one to stop, and the run goes on. Unless
+       -- this one was given up because it hangs: then nothing else frees the others.
+       AND (u.pack_id IS NULL OR u.status = 'lost' OR NOT EXISTS (
+            SELECT FROM lockkeeper.task_attempts o
+             WHERE o.pack_id = u.pack_id AND o.status IN ('leased', 'submitted', 'running')
+               AND o.cancel_requested_at IS NULL))
+     ORDER BY u.cancel_requested_at LIMIT $1
        FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE lockkeeper.task_attempts x SET cancel_checked_at = lockkeeper.clock()

@@ -44,13 +44,13 @@ class SweepLoop:
         if not held:
             return False
         overdue = await self._storage.list_overdue(self._settings.batch)
-        judgements = await asyncio.gather(*(self._judge(each) for each in overdue))
+        # Attempts that share a run share the question.
+        runs = {each.run_id for each in overdue if not each.has_result}
+        answers = dict(zip(runs, await asyncio.gather(*map(self._ask, runs)), strict=True))
+        judgements = [judge(each, answers.get(each.run_id)) for each in overdue]
         await self._apply(overdue, judgements)
         metrics.LAST_SWEEP.set_to_current_time()
         return len(overdue) == self._settings.batch
-
-    async def _judge(self, attempt: OverdueAttempt) -> Judgement:
-        return judge(attempt, None if attempt.has_result else await self._ask(attempt.run_id))
 
     async def _ask(self, run_id: int) -> Answer | None:
         try:

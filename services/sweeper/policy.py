@@ -68,6 +68,9 @@ def judge(attempt: OverdueAttempt, answer: Answer | None) -> Judgement:
 
 def _ended(attempt: OverdueAttempt, answer: Answer) -> Judgement:
     said = f": {answer.message}" if answer.message else ""
+    if attempt.not_begun:
+        what = f"run {attempt.run_id} ended before this attempt's turn{said}"
+        return Judgement(Finding.NEVER_STARTED, "run_ended_before_turn", what)
     word = answer.code.lower().removeprefix("run_") or "ended"
     if answer.verdict == "never_started":
         return Judgement(Finding.NEVER_STARTED, f"run_{word}", f"run {attempt.run_id} was never started{said}")

@@ -5,7 +5,10 @@
 -- returns: attempt, run, and whether its result row is already there
 SELECT t.id AS task_id, x.id AS attempt_id, x.attempt, t.agent, x.run_id,
        EXISTS (SELECT FROM lockkeeper.attempt_results r WHERE r.attempt_id = x.id) AS has_result,
-       extract(epoch FROM lockkeeper.clock() - x.submitted_at)::float8 AS ran_seconds,
+       -- In a run that is shared, its time counts from its own turn on.
+       CASE WHEN x.pack_id IS NULL THEN extract(epoch FROM lockkeeper.clock() - x.submitted_at)
+            ELSE coalesce(extract(epoch FROM lockkeeper.clock() - x.started_at), 0) END::float8 AS ran_seconds,
+       x.pack_id IS NOT NULL AND x.started_at IS NULL AS not_begun,
        coalesce(a.lease_seconds, 300) AS lease_seconds,
        coalesce(a.max_run_seconds, 86400) AS max_run_seconds,
        t.lease_expires_at

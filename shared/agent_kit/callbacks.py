@@ -56,6 +56,10 @@ class CallbackSender:
         """The same for a failure."""
         return self._deliver("failure", body, deadline_seconds or self._deadline_seconds)
 
+    def begin(self) -> dict[str, Any]:
+        """Say that this attempt's turn has come, until somebody heard it. Errors as `result`."""
+        return self._deliver("heartbeat", HeartbeatBody(), self._deadline_seconds)
+
     def heartbeat(self, body: HeartbeatBody) -> dict[str, Any]:
         """One try: the next beat is the retry."""
         return self._post("heartbeat", _encode(body))

@@ -6,6 +6,14 @@ SELECT task_id, attempt_id, attempt, status, task_status, agent, customer, input
   FROM lockkeeper.agent_inputs
  WHERE attempt_id = $1;
 
+-- name: read_pack
+-- The attempts that share this run and are still wanted, in the order to carry them.
+SELECT attempt_id
+  FROM lockkeeper.agent_inputs
+ WHERE pack_id = $1 AND status IN ('leased', 'submitted', 'running')
+   AND task_status NOT IN ('completed', 'failed', 'cancelled')
+ ORDER BY priority DESC, created_at, attempt_id;
+
 -- name: store_result
 -- Keep the result before anybody is told of it: the sweeper finds it when the callback is lost.
 -- owner: document_agent

@@ -26,12 +26,13 @@ from shared.agent_kit.callbacks import CallbackSender
 from shared.agent_kit.context import AgentContext, AgentResult
 from shared.agent_kit.heartbeats import Heart, Progress
 from shared.agent_kit.model import ModelClient
+from shared.agent_kit.packs import carry_pack
 from shared.agent_kit.settings import AgentSettings, load_settings
 from shared.agent_kit.storage import AgentInput, AttemptStorage
 from shared.agent_kit.traces import Trace, TraceIdentity
 from shared.agent_kit.usage import UsageLedger
 from shared.contract.callback import RESULT_INLINE_BYTES, FailureBody, ResultBody, TraceState
-from shared.contract.errors import LockkeeperError, RejectedError, TransientError
+from shared.contract.errors import LockkeeperError, MisconfiguredError, RejectedError, TransientError
 from shared.contract.stages import AGENT
 from shared.contract.text import clean_json, clean_text
 from shared.runtime import tracing
@@ -45,27 +46,44 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 
 def run_agent(handler: Handler, argv: Sequence[str] | None = None) -> int:
-    """Carry one attempt with this handler and return 0 when its end is settled.
+    """Carry one attempt with this handler, or several one after another, and return 0 when their ends are settled.
 
-    `argv` is `--task_id=… --attempt_id=…`, by default the process' own. A failure that was settled is also 0:
-    the attempt's row says it. Raises SystemExit with a line when nobody could be told, so that the run fails.
-    May be called many times in one process. The handler may be a coroutine function or a plain one.
+    `argv` is `--task_id=… --attempt_id=…`, or `--pack_id=…`, by default the process' own. A failure that was settled
+    is also 0: the attempt's row says it. Raises SystemExit with a line when nobody could be told, so that the run
+    fails. May be called many times in one process. The handler may be a coroutine function or a plain one.
     """
-    attempt_id = _attempt_id(sys.argv[1:] if argv is None else list(argv))
+    attempt_id, pack_id = _ids(sys.argv[1:] if argv is None else list(argv))
     try:
         settings = load_settings()
-        return asyncio.run(_Attempt(settings, attempt_id, handler).carry())
-    except LockkeeperError as error:
-        raise SystemExit(f"attempt {attempt_id} was not settled: {error.message}") from error
+        if attempt_id is not None:
+            return asyncio.run(_Attempt(settings, attempt_id, handler).carry())
+        if pack_id is None:
+            raise MisconfiguredError("the run was given neither --attempt_id nor --pack_id")
+
+        def carry(attempt: UUID) -> bool:
+            carried = _Attempt(settings, attempt, handler, has_turn=True)
+            asyncio.run(carried.carry())
+            return not carried.terminated
+
+        error = carry_pack(settings, pack_id, carry)
+    except LockkeeperError as failure:
+        error = failure
+    if error is not None:
+        raise SystemExit(f"attempt {attempt_id or f'of pack {pack_id}'} was not settled: {error.message}") from error
+    return 0
 
 
-def _attempt_id(argv: list[str]) -> UUID:
-    parser = argparse.ArgumentParser(description="Carry one attempt of a task.")
-    parser.add_argument("--task_id", type=UUID)
-    parser.add_argument("--attempt_id", type=UUID, required=True)
+def _ids(argv: list[str]) -> tuple[UUID | None, UUID | None]:
+    """The attempt or the pack that this run carries; a parameter that was left empty is none."""
+
+    def given(text: str) -> UUID | None:
+        return UUID(text) if text else None
+
+    parser = argparse.ArgumentParser(description="Carry one attempt of a task, or the attempts of a pack.")
+    parser.add_argument("--attempt_id", type=given)
+    parser.add_argument("--pack_id", type=given)
     known, _ = parser.parse_known_args(argv)
-    attempt_id: UUID = known.attempt_id
-    return attempt_id
+    return known.attempt_id, known.pack_id
 
 
 @dataclass(slots=True)
@@ -79,7 +97,7 @@ class _Ending:
 class _Attempt:
     """The state of one attempt while it is carried."""
 
-    def __init__(self, settings: AgentSettings, attempt_id: UUID, handler: Handler) -> None:
+    def __init__(self, settings: AgentSettings, attempt_id: UUID, handler: Handler, *, has_turn: bool = False) -> None:
         self._settings = settings
         self._attempt_id = attempt_id
         self._handler = handler
@@ -88,7 +106,8 @@ class _Attempt:
         self._usage = UsageLedger()
         self._heart: Heart | None = None
         self._unwanted: str | None = None
-        self._terminated = False
+        self._has_turn = has_turn
+        self.terminated = False
 
     async def carry(self) -> int:
         started = time.monotonic()
@@ -100,7 +119,7 @@ class _Attempt:
             return 0
         if task is None:
             raise RejectedError("there is no such attempt")
-        if not task.is_wanted:
+        if not task.is_wanted or (self._has_turn and not await self._begin()):
             log.info("attempt_not_wanted", attempt_id=str(self._attempt_id))
             return 0
         with structlog.contextvars.bound_contextvars(task_id=str(task.task_id), attempt_id=str(self._attempt_id)):
@@ -122,6 +141,11 @@ class _Attempt:
             await asyncio.to_thread(tracing.close)
             log.info("attempt_ended", outcome=answer, seconds=round(seconds, 3))
         return 0
+
+    async def _begin(self) -> bool:
+        """Whether the attempt is still wanted, now that its turn in the run has come and was told."""
+        answer = await asyncio.to_thread(self._sender.begin)
+        return answer.get("cancel_requested") is not True
 
     async def _patiently(self, work: Callable[[], Awaitable[Found]]) -> Found:
         """Ask again while the database is away, as long as a callback would be offered: an outage spends no attempt."""
@@ -178,7 +202,7 @@ class _Attempt:
         """SIGTERM ends the work, and what was spent is still reported."""
 
         def terminate() -> None:
-            self._terminated = True
+            self.terminated = True
             work.cancel()
 
         loop = asyncio.get_running_loop()
@@ -211,7 +235,7 @@ class _Attempt:
             return await self._send_failure(error, trace.trace_id, "unverified")
 
     async def _finish_trace(self, trace: Trace, **end: str) -> TraceState:
-        if not self._terminated:
+        if not self.terminated:
             return await trace.finish(error=end.get("error"))
         try:
             async with asyncio.timeout(_GRACE_SECONDS / 2):
@@ -262,7 +286,7 @@ class _Attempt:
             usage=self._usage.report(),
         )
         log.info("attempt_failed", reason=body.reason, retryable=body.retryable)
-        deadline = _GRACE_SECONDS if self._terminated else None
+        deadline = _GRACE_SECONDS if self.terminated else None
         answer = await asyncio.to_thread(self._sender.failure, body, deadline)
         return str(answer.get("outcome", "failed"))
 

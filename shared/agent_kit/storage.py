@@ -1,4 +1,4 @@
-"""The two statements of an agent: read the input, keep the result. A connection lives for one of them."""
+"""The statements of an agent: read the input, keep the result. A connection lives for one of them."""
 
 from __future__ import annotations
 
@@ -54,6 +54,11 @@ class AttemptStorage:
         async with self._connection() as connection:
             row = await connection.fetchrow(_SQL["read_input"].sql, attempt_id)
         return None if row is None else _input(row)
+
+    async def read_pack(self, pack_id: UUID) -> list[UUID]:
+        """The attempts that share this run and are still wanted, in order."""
+        async with self._connection() as connection:
+            return [row["attempt_id"] for row in await connection.fetch(_SQL["read_pack"].sql, pack_id)]
 
     async def store_result(self, attempt_id: UUID, body: ResultBody, result: dict[str, Any]) -> None:
         """Keep the result of this attempt; a second one of the same attempt changes nothing."""

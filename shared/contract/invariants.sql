@@ -97,12 +97,12 @@ SELECT l.agent, l.at, l.reserved, u.used, c.most
  WHERE l.reserved + u.used > c.most AND NOT (l.running = 1 AND u.used = 0)
 
 -- name: no_run_carries_two_attempts
--- Without packing, a run belongs to one attempt.
+-- A run belongs to one attempt, or to the attempts of one pack.
 SELECT x.run_id, count(*) AS attempts
-  FROM lockkeeper.task_attempts x JOIN lockkeeper.agents a ON a.name = x.agent
- WHERE x.run_id IS NOT NULL AND a.tasks_per_run = 1
+  FROM lockkeeper.task_attempts x
+ WHERE x.run_id IS NOT NULL
  GROUP BY x.run_id
-HAVING count(*) > 1
+HAVING count(*) > 1 AND (count(DISTINCT x.pack_id) > 1 OR count(x.pack_id) < count(*))
 
 -- name: costs_add_up
 -- An attempt's figures are the sum of its ledger lines.

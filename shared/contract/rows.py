@@ -45,6 +45,8 @@ class OverdueAttempt:
     run_id: int
     has_result: bool
     ran_seconds: float
+    # It shares its run with others, and its turn had not come when it was last heard of.
+    not_begun: bool
     lease_seconds: int
     max_run_seconds: int
     lease_expires_at: datetime

@@ -55,7 +55,7 @@ class WorkspaceDouble:
         body = {
             "name": name,
             "max_concurrent_runs": 1000,
-            "parameters": [{"name": "task_id", "default": ""}, {"name": "attempt_id", "default": ""}],
+            "parameters": [{"name": name, "default": ""} for name in ("task_id", "attempt_id", "pack_id")],
             "tasks": [
                 {
                     "task_key": "agent",
@@ -65,6 +65,7 @@ class WorkspaceDouble:
                         "named_parameters": {
                             "task_id": "{{job.parameters.task_id}}",
                             "attempt_id": "{{job.parameters.attempt_id}}",
+                            "pack_id": "{{job.parameters.pack_id}}",
                         },
                     },
                 }

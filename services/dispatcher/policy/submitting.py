@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from uuid import UUID
+
+from shared.contract.rows import LeasedAttempt
+
 MIN_COOL_DOWN_SECONDS = 1.0
 MAX_COOL_DOWN_SECONDS = 120.0
 RE_ASK_SECONDS = 3.0
@@ -25,3 +30,20 @@ def re_ask_seconds(roll: float) -> float:
 def room_for_claims(threads: int, ahead: int, held: int, batch: int) -> int:
     """How many tasks to lease now, so that none waits in this process for longer than a few calls."""
     return max(0, min(batch, threads * ahead - held))
+
+
+def in_packs(leased: Iterable[LeasedAttempt]) -> list[list[LeasedAttempt]]:
+    """The attempts in the groups that are to share a run, in order; most are alone.
+
+    A pack holds attempts of one agent, at most as many as it allows. Attempts that have a pack already stay together.
+    """
+    packs: list[list[LeasedAttempt]] = []
+    open_packs: dict[UUID | str, list[LeasedAttempt]] = {}
+    for each in leased:
+        key: UUID | str = each.pack_id or each.agent
+        pack = open_packs.get(key)
+        if pack is None or (each.pack_id is None and len(pack) >= each.tasks_per_run):
+            pack = open_packs[key] = []
+            packs.append(pack)
+        pack.append(each)
+    return packs

@@ -63,6 +63,11 @@ class DispatcherStorage:
         """Let tasks whose time has come be claimed; returns how many."""
         return int(await self._database.fetchval(_SQL["promote_due"].sql, limit))
 
+    async def pack_attempts(self, attempts: Sequence[UUID], pack_id: UUID) -> dict[UUID, UUID]:
+        """Let attempts that this replica holds share a run; each one's pack, which may be an older one."""
+        rows = await self._fenced("pack_attempts", attempts, list(attempts), pack_id, self._replica)
+        return {row["attempt_id"]: row["pack_id"] for row in rows}
+
     async def record_runs(self, runs: Sequence[tuple[UUID, int]]) -> list[tuple[UUID, bool]]:
         """Fill in the runs of attempts; returns the tasks, and whether the run is unwanted by now."""
         attempts = [attempt for attempt, _ in runs]

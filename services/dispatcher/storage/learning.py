@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -51,7 +51,7 @@ class LearningStorage:
 
         return await self._database.atomically(work)
 
-    async def _judge(self, connection: Connection, known: Mapping[str, Any], ended: Sequence[Any]) -> Circuit | None:
+    async def _judge(self, connection: Connection, known: Any, ended: Sequence[Any]) -> Circuit | None:
         """The agent's circuit if it opened or closed now."""
         if known["circuit_failures"] is None:
             return None

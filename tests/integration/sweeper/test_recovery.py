@@ -13,6 +13,7 @@ from databricks.sdk.service.jobs import Run, RunTask
 
 from services.dispatcher.storage import DispatcherStorage
 from services.sweeper.loops import GaugesLoop, SweepLoop
+from services.sweeper.policy import judge
 from services.sweeper.settings import SweeperSettings
 from services.sweeper.storage import SweeperStorage
 from shared.db.invariants import violations
@@ -214,7 +215,7 @@ async def test_a_heartbeat_during_the_question_wins(sweep: Sweep) -> None:
     task = await sweep.start(run_id=4_242_424_242)
     overdue = await sweep.storage.list_overdue(10)
     await sweep.database.owner.execute("UPDATE lockkeeper.tasks SET lease_expires_at = now() + interval '1 minute'")
-    judgement = await sweep.loop._judge(overdue[0])
+    judgement = judge(overdue[0], await sweep.loop._ask(overdue[0].run_id))
     assert await sweep.storage.lose_attempts([(overdue[0].attempt_id, judgement)]) == []
     assert (await sweep.row(task))["status"] == "processing"
 
@@ -281,3 +282,49 @@ def test_d09_a_run_and_the_run_of_its_task_are_told_apart() -> None:
     """The first is cancelled, asked about and billed; the second has the output."""
     described = describe(Run(run_id=1, tasks=[RunTask(run_id=2, task_key="agent")]))
     assert (described.run_id, described.task_run_id) == (1, 2)
+
+
+async def test_l04_a_run_that_dies_gives_back_the_attempts_whose_turn_had_not_come(sweep: Sweep) -> None:
+    """One question for the shared run; the attempt that was begun is spent, the others are not."""
+    sweep.workspace.fault("run", "end", state="TERMINATED", result="FAILED", code="RUN_EXECUTION_ERROR")
+    run_id = await sweep.run()
+    await sweep.ended(run_id)
+    tasks = [await sweep.start(run_id=run_id, max_attempts=1) for _ in range(3)]
+    await sweep.database.owner.execute(
+        "UPDATE lockkeeper.task_attempts SET pack_id = '00000000-0000-0000-0000-000000000001', "
+        "started_at = CASE WHEN task_id = $1 THEN now() END",
+        tasks[0],
+    )
+    await sweep.loop.run_once()
+    rows = [await sweep.row(task) for task in tasks]
+    assert [(row["status"], row["spared_attempts"]) for row in rows] == [
+        ("failed", 0),
+        ("enqueued", 1),
+        ("enqueued", 1),
+    ]
+    assert rows[1]["reason"] == "run_ended_before_turn"
+    assert await violations(sweep.database.owner) == []
+
+
+async def test_l08_attempts_that_wait_in_a_living_run_keep_their_leases_however_long_the_others_take(
+    sweep: Sweep,
+) -> None:
+    sweep.workspace.fault("run", "hold", state="RUNNING")
+    await sweep.database.owner.execute("UPDATE lockkeeper.agents SET max_run_seconds = 10")
+    run_id = await sweep.run()
+    tasks = [await sweep.start(run_id=run_id) for _ in range(2)]
+    await sweep.database.owner.execute(
+        "UPDATE lockkeeper.task_attempts SET pack_id = '00000000-0000-0000-0000-000000000001', "
+        "submitted_at = now() - interval '1 hour', started_at = CASE WHEN task_id = $1 THEN now() END",
+        tasks[0],
+    )
+    await sweep.loop.run_once()
+    assert [(await sweep.row(task))["leased"] for task in tasks] == [True, True]
+    await sweep.database.owner.execute(
+        "UPDATE lockkeeper.task_attempts SET started_at = now() - interval '1 hour' WHERE task_id = $1", tasks[0]
+    )
+    await sweep.database.owner.execute("UPDATE lockkeeper.tasks SET lease_expires_at = now() - interval '1 second'")
+    await sweep.loop.run_once()
+    hung, waiting = [await sweep.row(task) for task in tasks]
+    assert (hung["attempt_status"], hung["cancel_requested_at"] is not None) == ("lost", True)
+    assert (waiting["attempt_status"], waiting["leased"]) == ("submitted", True)

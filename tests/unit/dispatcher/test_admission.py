@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.dispatcher.policy.admission import (
@@ -58,6 +58,7 @@ rule_sets = st.builds(
 purse_sets = st.dictionaries(st.sampled_from("abc"), st.decimals(0, 4, places=1))
 
 
+@settings(deadline=None)
 @given(queues, rooms, rule_sets, purse_sets, st.integers(1, 30), st.booleans())
 def test_nothing_is_ever_exceeded(
     queue: list[Candidate], room: Room, rules: Rules, purses: dict[str, Decimal], most: int, split: bool
@@ -77,6 +78,7 @@ def test_nothing_is_ever_exceeded(
         assert sum(each.customer == customer for each in picked) * room.cost <= left
 
 
+@settings(deadline=None)
 @given(queues, rooms, st.integers(1, 30))
 def test_q04_without_options_it_is_the_order_of_the_queue_up_to_the_first_that_does_not_fit(
     queue: list[Candidate], room: Room, most: int
@@ -94,6 +96,7 @@ def test_q04_without_options_it_is_the_order_of_the_queue_up_to_the_first_that_d
         assert is_full or is_spent or does_not_fit or found.picks[-1].is_oversized
 
 
+@settings(deadline=None)
 @given(queues, rooms, st.integers(1, 4))
 def test_backfill_overtakes_each_waiting_task_so_often_and_no_oftener(
     queue: list[Candidate], room: Room, overtakes: int
@@ -138,6 +141,7 @@ def test_a_line_that_was_cut_ends_the_turn_where_its_next_task_is_not_known() ->
     assert numbers(admit(lines, Room(), Rules(), most=9)) == [1, 2]
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.floats(0.2, 5), min_size=2),
     st.lists(st.integers(1, 50), min_size=8, max_size=8),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.dispatcher.policy.learning import (
@@ -30,6 +30,7 @@ def failures(*tasks: int) -> list[Outcome]:
     return [Outcome(UUID(int=task), works=False) for task in tasks]
 
 
+@settings(deadline=None)
 @given(outcomes, st.integers(1, 5))
 def test_it_opens_exactly_when_so_many_different_tasks_failed_in_a_row(found: list[Outcome], limit: int) -> None:
     circuit = next_circuit(Circuit(), found, NOW, limit, 60)
@@ -53,6 +54,7 @@ def test_the_task_that_is_tried_decides() -> None:
     assert next_circuit(circuit, [Outcome(UUID(int=3), works=True)], later, 2, 60) == Circuit()
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.floats(0, 1e6), max_size=9), max_size=30))
 def test_an_average_lies_between_its_samples_and_follows_what_changed(rounds: list[list[float]]) -> None:
     average = Average()

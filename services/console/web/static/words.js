@@ -7,6 +7,8 @@ const WAITING = {
   agent_full: "the agent works at its limit of tasks",
   token_budget: "waits for room in the tokens per minute",
   cost_budget: "the spending limit is reached",
+  circuit_open: "the agent failed several times; it is tried again, one task at a time",
+  cooldown: "the runner asked to wait a moment",
   paused: "the agent is paused",
   scheduled: "scheduled for later",
   backoff: "waits a moment before the next attempt",

@@ -1,5 +1,7 @@
 """`scale`: 1, 2, 4 and 8 dispatchers and receivers on one Postgres, and a thousand dispatchers that only wait.
 
+`python -m bench.scale [waiting] [levels]` takes one part only.
+
 The processes are the services under their pods' environment; the workspace double starts a run for each attempt, and
 the runs report through a receiver chosen at random. A rate here is that of the machine, which all of them share; CPU
 per task and connections are what carries over.
@@ -121,26 +123,37 @@ async def waiting(bench: QueueBench, replicas: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def main() -> None:
-    """All levels; one line."""
-    bench = await asyncio.to_thread(QueueBench)
-    await bench.open()
+async def levels(bench: QueueBench) -> None:
+    """A line for each number of replicas."""
     home = Path(tempfile.mkdtemp(prefix="lockkeeper-scale-"))
     double = await asyncio.to_thread(WorkspaceDouble, home / "double")
     double.fault("run", "hold", state="RUNNING")
     double.make_job("parser")
     pods = Pods(home, bench.server, TEMPLATE, double)
     try:
-        levels = {replicas: await level(bench, pods, replicas) for replicas in LEVELS}
-        idle = {replicas: await waiting(bench, replicas) for replicas in WAITING}
-        best = max(each["tasks_per_second"] for each in levels.values())
-        line("scale", best, "tasks/s", levels=levels, waiting=idle)
+        for replicas in LEVELS:
+            found = await level(bench, pods, replicas)
+            line(f"scale_{replicas}", found.pop("tasks_per_second"), "tasks/s", **found)
     finally:
         pods.stop()
         double.stop()
+
+
+async def main(parts: list[str]) -> None:
+    """The named parts, or both."""
+    bench = await asyncio.to_thread(QueueBench)
+    await bench.open()
+    try:
+        if "waiting" in parts:
+            for replicas in WAITING:
+                found = await waiting(bench, replicas)
+                line(f"waiting_{replicas}", found.pop("postgres_cores"), "cores", **found)
+        if "levels" in parts:
+            await levels(bench)
+    finally:
         await bench.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:] or ["waiting", "levels"]))
     sys.exit(0)

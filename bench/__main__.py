@@ -13,6 +13,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 BENCHES: dict[str, tuple[str, ...]] = {
     "main_job": ("bench.main_job",),
     "callbacks": ("bench.callbacks",),
+    "attribution": ("bench.attribution",),
     "underwriting": ("bench.underwriting",),
     "overview_10m": ("bench.overview",),
     "sse": ("bench.sse",),

@@ -31,6 +31,10 @@ class Api:
             headers={"Authorization": f"Bearer {token}"} if (token := os.environ.get("LOCKKEEPER_TOKEN")) else None,
         )
 
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._http.close()
+
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One request. A refusal is raised with the reason that the API gives."""
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import click
@@ -44,6 +45,7 @@ def with_api(command: Command) -> Command:
     @click.option("--url", metavar="URL", help="Address of the API (default: LOCKKEEPER_URL, or the local stack).")
     @functools.wraps(command)
     def wrapped(*args: Any, url: str | None, **kwargs: Any) -> Any:
-        return command(*args, api=Api(url or api_url()), **kwargs)
+        with closing(Api(url or api_url())) as api:
+            return command(*args, api=api, **kwargs)
 
     return wrapped

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from services.console.messages.costs import CostPage, Forecast, LinePage, Reconciliation, Why
+from shared.db.statements import load
 from tests.integration.console.conftest import Console
 
 _LINE = """
@@ -240,3 +241,30 @@ async def test_the_backlogs_cost_is_what_finished_tasks_cost_and_never_zero(cons
         Decimal("0.9"), Decimal("0.6"), Decimal("1.5"),
     ]  # fmt: skip
     assert len((await console.get("/costs/forecast", params={"customer": "A"}))["rows"]) == 1
+
+
+async def test_the_underwriters_calls_stand_in_the_same_ledger(console: Console) -> None:
+    owner = console.database.owner
+    run_id, message = uuid.uuid4(), uuid.uuid4()
+    await owner.execute(
+        "INSERT INTO agent_ops.agent_runs (run_id, workflow_id, user_name, applicant, amount, purpose, model, turn_limit, "
+        "request, request_digest, state, finished_at) "
+        "VALUES ($1, 'w', 'u', 'North Mill', 1, 'auto', 'm', 3, '{}', 'd', 'completed', now())",
+        run_id,
+    )
+    await owner.execute(
+        "INSERT INTO agent_ops.agent_messages (message_id, run_id, turn, position, role, state) "
+        "VALUES ($1, $2, 1, 1, 'assistant', 'complete')",
+        message, run_id,
+    )  # fmt: skip
+    price_answer = load("services.underwriting_worker")["price_answer"].sql
+    for _ in range(2):
+        await owner.execute(price_answer, message, run_id, "rule-based-stand-in", 1_000, 100, 10)
+    (row,) = (await console.get("/costs", params={"agent": "underwriting"}))["costs"]
+    assert (Decimal(row["total_cost"]), row["tasks"], row["attempts"]) == (Decimal("0.00021075"), 1, 1)
+    (by_customer,) = (await console.get("/costs", params={"group_by": "customer"}))["costs"]
+    assert by_customer["key"] == "North Mill"
+    why = await lines_of(console, row["why"], "llm_cost")
+    (line,) = why["lines"]
+    assert (line["source"], line["record_id"], line["price"]["note"] != "") == ("underwriting", str(message), True)
+    assert (await console.http.get(row["why"])).status_code == 200

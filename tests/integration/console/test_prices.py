@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -9,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from lockkeeper.cli import lockkeeper
 from lockkeeper.prices import read_prices
 from services.console.messages.costs import Budgets
 from services.console.messages.prices import Price, PriceList, Repricing
@@ -112,3 +116,31 @@ async def test_a_budget_is_told_of_once_for_each_share_and_period(
     assert told == [each for each in (Decimal("0.8"), Decimal(1)) if Decimal(share) >= each]
     (budget,) = answer["budgets"]
     assert Decimal(budget["spent_today"]) == Decimal(share) * 10
+
+
+async def test_the_command_says_all_of_it(console: Console) -> None:
+    def run(*words: str) -> str:
+        shown = CliRunner().invoke(lockkeeper, [*words, "--url", console.url])
+        assert shown.exit_code == 0, (words, shown.output, shown.exception)
+        return shown.output
+
+    async def say(*words: str) -> str:
+        return await asyncio.to_thread(run, *words)
+
+    assert "0 prices changed, 15 were so already" in await say("prices", "import")
+    put = ("prices", "set", "m", "--from", "2026-01-01T00:00:00Z", "--input", "1.5", "--output", "2")
+    assert "1 prices changed" in await say(*put)
+    assert "1.5" in await say("prices", "list", "--model", "m")
+    span = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-02-01T00:00:00Z")
+    made = json.loads(await say("prices", "reprice", *span, "--json"))
+    assert "pending" in await say("prices", "repricing", made["repricing_id"])
+    await console.make_agent("x", daily_budget=1)
+    await console.enqueue(agent="x", customer="A")
+    assert "no_history" in await say("costs", "forecast", "--days", "1")
+    assert "x" in await say("costs", "budgets")
+    assert json.loads(await say("costs", "why", "--figure", "llm_cost", "--json"))["lines"] == []
+    assert "AGENT" in await say("costs", "reconcile")
+    assert "agent" in await say("costs", "reconcile", "--csv")
+    for group_by in ("agent", "day", "model", "outcome"):
+        await say("costs", "--group-by", group_by, "--tz", "Europe/Berlin", "--from", "2026-01-01")
+    assert "A" in await say("costs", "--group-by", "customer", "--csv")

@@ -38,10 +38,11 @@ class Pages:
     logs: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start(self, service: str) -> None:
+    def start(self, service: str, **settings: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LOCKKEEPER_")} | {
             "LOCKKEEPER_DATABASE_URL": self.database.url(service),
             "LOCKKEEPER_PORT": str(self.ports[service]),
+            **settings,
         }
         with (self.logs / service).open("ab") as log:
             self.processes[service] = subprocess.Popen(

@@ -59,8 +59,7 @@ WITH held AS MATERIALIZED (
      WHERE u.tpm > 0
        AND EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = u.agent AND a.max_tpm IS NOT NULL)
 )
-SELECT attempt_id, id AS task_id, agent, 'complete' AS verdict, 'completed' AS outcome, NULL::uuid[] AS superseded
-  FROM task
+SELECT attempt_id, id AS task_id, agent FROM task
 
 -- name: lock_reported
 -- Take the row locks under which the later statements decide.

@@ -11,6 +11,7 @@ import orjson
 from services.callback_receiver.messages import Kind, Report, Settled, Verdict, recovered_report
 from services.callback_receiver.policy import classify, first_of_each, rate_tokens
 from shared.contract.callback import Body, FailureBody, HeartbeatBody, ResultBody
+from shared.contract.errors import WriteOutcome
 from shared.db.pool import Connection, Database
 from shared.db.statements import load
 
@@ -71,16 +72,14 @@ class CallbackStorage:
         return float(await self._database.fetchval(_SQL["read_clock"]))
 
     async def _complete_attempts(self, reports: Sequence[Report]) -> dict[int, Settled]:
-        results = [each for each in reports if each.kind is Kind.RESULT and _is_whole(each.body)]
-        chosen = [
-            each
-            for each, is_first in zip(results, first_of_each(each.attempt_id for each in results), strict=True)
-            if is_first
-        ]
+        chosen: dict[UUID, Report] = {}
+        for each in reports:
+            if each.kind is Kind.RESULT and _is_whole(each.body):
+                chosen.setdefault(each.attempt_id, each)
         if not chosen:
             return {}
-        rows = await self._database.fetch(_SQL["complete_attempts"], [_ending(each) for each in chosen])
-        return _by_report(chosen, rows)
+        rows = await self._database.fetch(_SQL["complete_attempts"], [_ending(each) for each in chosen.values()])
+        return {id(chosen[row["attempt_id"]]): _completed(row) for row in rows}
 
     async def _settle_round(self, connection: Connection, reports: Sequence[Report]) -> list[Settled | None]:
         if not reports:
@@ -137,6 +136,14 @@ def _settled(kind: Kind, row: Any) -> Settled:
     )
 
 
+def _completed(row: Any) -> Settled:
+    """What every row of complete_attempts means; the common end is spared the look at what it might have been."""
+    attempt_id, task_id, agent = row
+    return Settled(
+        attempt_id, Kind.RESULT, Verdict.COMPLETE, "completed", WriteOutcome.APPLIED, task_id, agent, False, ()
+    )
+
+
 def _is_whole(body: Body) -> bool:
     """Whether a success brings its result along, or has none."""
     return isinstance(body, ResultBody) and not body.result_stored
@@ -171,18 +178,22 @@ def _ending(report: Report) -> dict[str, Any]:
             "report": {"retryable": body.retryable},
         }
     else:
-        quality = {"damage": body.damage, "cleaned_characters": body.cleaned_characters}
-        row |= {
-            "succeeded": True,
-            "confidence": body.confidence,
-            "pages": body.pages,
-            "result_stored": body.result_stored,
-        }
-        row["report"] = {name: value for name, value in quality.items() if value}
+        row["succeeded"] = True
+        row["confidence"] = body.confidence
+        row["pages"] = body.pages
+        row["result_stored"] = body.result_stored
+        row["report"] = _quality(body)
         if report.result is not None:
             # Encoded once, when it was read.
             row["result"] = orjson.Fragment(report.result)
     return row
+
+
+def _quality(body: ResultBody) -> dict[str, Any]:
+    said: dict[str, Any] = {"damage": body.damage} if body.damage else {}
+    if body.cleaned_characters:
+        said["cleaned_characters"] = body.cleaned_characters
+    return said
 
 
 def _heartbeat(report: Report) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedAttempt:
+class LeasedAttempt(NamedTuple):
     """An attempt that this process holds and must hand to the runner; the claim's columns come first, in its order."""
 
     task_id: UUID

@@ -20,8 +20,21 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "scale": ("bench.scale",),
     **{
         name: ("bench.drain", name)
-        for name in ("drain_1", "drain_2", "dirty", "backlog", "limited_1", "limited_2", "tokens_2", "snapshot")
+        for name in (
+            "drain_1",
+            "drain_2",
+            "dirty",
+            "backlog",
+            "limited_1",
+            "limited_2",
+            "limited_8",
+            "tokens_2",
+            "hot",
+            "snapshot",
+        )
     },
+    **{name: ("bench.enqueueing", name) for name in ("enqueue_bulk", "enqueue_single")},
+    **{name: ("bench.resting", name) for name in ("latency", "idle")},
 }
 """The module that measures each name, and what it is called with."""
 

@@ -1,8 +1,9 @@
 """Benches of draining a queue: `python -m bench.drain NAME…`.
 
 `drain_1`, `drain_2` (one and two processes), `dirty` (a million finished rows), `backlog` (5,000 urgent behind
-500,000), `snapshot` (another session's open snapshot), `limited_1`, `limited_2` (200 agents with limit 5 and 10 ms of
-work a task), `tokens_2` (the same with token budgets).
+500,000), `snapshot` (another session's open snapshot), `limited_1`, `limited_2`, `limited_8` (200 agents with limit 5
+and 10 ms of work a task), `tokens_2` (the same with token budgets), `hot` (the first quarter of the tasks all wait for
+one agent of those 200).
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ ROUNDS = 3
 class Drained:
     """What one drain cost."""
 
-    def __init__(self, seconds: float, postgres: float, wal: float, accounts: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, seconds: float, postgres: float, wal: float, statements: float, accounts: list[dict[str, Any]]
+    ) -> None:
         self.starts = sum(len(each["starts"]) for each in accounts)
         self.rate = self.starts / seconds
         self.seconds = seconds
         self.postgres_us = postgres / self.starts * 1e6
         self.worker_us = sum(each["cpu"] for each in accounts) / self.starts * 1e6
         self.wal = wal / self.starts
+        self.statements = statements / self.starts
         self.spans = [tuple(span) for each in accounts for span in each["spans"]]
 
     @property
@@ -60,17 +64,20 @@ async def drain(
     for worker in workers:
         assert worker.stdout is not None
         await asyncio.to_thread(worker.stdout.readline)
+    statements = await bench.statements()
     before = (bench.postgres_seconds(), await bench.wal_bytes(), time.perf_counter())
     for worker in workers:
         _say(worker, "GO")
-    query = f"SELECT EXISTS (SELECT FROM lockkeeper.tasks WHERE status IN ('enqueued', 'processing') {pending})"
+    some = f"SELECT FROM lockkeeper.tasks WHERE status IN ('enqueued', 'processing') {pending}"
+    query = f"SELECT EXISTS ({some}) -- bench_looks"
     while await bench.owner.fetchval(query):
         await asyncio.sleep(0.02)
     seconds = time.perf_counter() - before[2]
     wal = await bench.wal_bytes() - before[1]
+    statements = await bench.statements() - statements
     accounts = await asyncio.gather(*(asyncio.to_thread(_stop, worker) for worker in workers))
     await asyncio.sleep(0.3)  # the postmaster has reaped the workers' backends
-    return Drained(seconds, bench.postgres_seconds() - before[0], wal, list(accounts))
+    return Drained(seconds, bench.postgres_seconds() - before[0], wal, statements, list(accounts))
 
 
 def _say(worker: subprocess.Popen[str], word: str) -> None:
@@ -101,7 +108,9 @@ async def rounds(
         ratios=[round(each.rate / limit, 3) for limit, each in found],
         cpu_us=round(median(each.postgres_us + each.worker_us for _, each in found), 1),
         postgres_us=round(median(each.postgres_us for _, each in found), 1),
+        worker_us=round(median(each.worker_us for _, each in found), 1),
         wal_bytes=round(median(each.wal for _, each in found)),
+        statements=round(median(each.statements for _, each in found), 3),
         seconds=round(median(each.seconds for _, each in found), 3),
         worst_overlap=max(each.worst_overlap for _, each in found) if found[0][1].spans else None,
     )  # fmt: skip
@@ -125,6 +134,7 @@ async def dirty(bench: QueueBench) -> None:
         "SELECT 'a0', 'completed', now(), 1 FROM generate_series(1, 1000000)",
         timeout=600,
     )
+    await bench.owner.execute("CHECKPOINT")
     await rounds(bench, "dirty", lambda: bench.fill(COUNT), 1)
 
 
@@ -135,6 +145,7 @@ async def backlog(bench: QueueBench) -> None:
         await bench.reset()
         await bench.fill(500_000, priority=10)
         await bench.fill(5_000, priority=90)
+        await bench.owner.execute("CHECKPOINT")
 
     await rounds(bench, "backlog", fill, 1, 1, pending="AND priority = 90")
 
@@ -163,6 +174,32 @@ async def limited(bench: QueueBench, processes: int, name: str, **settings: Any)
     await rounds(bench, f"{name}_{processes}", fill, processes, 1, sleep_ms=10)
 
 
+async def hot(bench: QueueBench) -> None:
+    """One agent with far more work than its limit admits stands first in line: what becomes of it and of the others."""
+    tasks, of_hot = 8_000, 2_000
+    await bench.reset(200, max_concurrent_tasks=5)
+    others = await _spread(bench, tasks - of_hot)
+    await bench.reset(200, max_concurrent_tasks=5)
+    await bench.fill(of_hot)
+    together = await _spread(bench, tasks - of_hot)
+    spans = together.spans
+    first = min(start for _, start, _ in spans)
+    ends = {is_hot: [end - first for agent, _, end in spans if (agent == "a0") == is_hot] for is_hot in (True, False)}
+    alone = max(end for _, _, end in others.spans) - min(start for _, start, _ in others.spans)
+    ideal = len(ends[True]) * 0.01 / 5
+    line(
+        "hot", max(ends[True]) / ideal, "x its ideal", None,
+        hot_tasks=len(ends[True]), hot_seconds=round(max(ends[True]), 3), ideal_seconds=ideal,
+        others=len(ends[False]), others_last_seconds=round(max(ends[False]), 3), others_alone_seconds=round(alone, 3),
+        others_delayed=round(max(ends[False]) / alone - 1, 3), worst_overlap=together.worst_overlap,
+    )  # fmt: skip
+
+
+async def _spread(bench: QueueBench, count: int) -> Drained:
+    await bench.fill(count, 200)
+    return await drain(bench, 2, sleep_ms=10)
+
+
 BENCHES: dict[str, Callable[[QueueBench], Awaitable[None]]] = {
     "drain_1": lambda bench: drained(bench, 1),
     "drain_2": lambda bench: drained(bench, 2),
@@ -171,6 +208,8 @@ BENCHES: dict[str, Callable[[QueueBench], Awaitable[None]]] = {
     "snapshot": snapshot,
     "limited_1": lambda bench: limited(bench, 1, "limited", max_concurrent_tasks=5),
     "limited_2": lambda bench: limited(bench, 2, "limited", max_concurrent_tasks=5),
+    "limited_8": lambda bench: limited(bench, 8, "limited", max_concurrent_tasks=5),
+    "hot": hot,
     "tokens_2": lambda bench: limited(bench, 2, "tokens", max_tpm=4000),
 }
 

@@ -25,7 +25,8 @@ from tests.support.postgres import PostgresServer, binaries
 ROOT = Path(__file__).resolve().parents[1]
 DURABLE = {
     "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "shared_buffers": "512MB",
-    "max_wal_size": "4GB", "max_connections": "200",
+    "max_wal_size": "4GB", "min_wal_size": "2GB", "max_connections": "200",
+    "shared_preload_libraries": "pg_stat_statements",
 }  # fmt: skip
 
 LIMIT_TABLE = """
@@ -55,6 +56,11 @@ class QueueBench:
         await self.server.make_template()
         self.owner = await connect(self.server.url(), name="bench")
         await self.owner.execute("CREATE DATABASE plain")
+        await self.owner.execute("CREATE EXTENSION pg_stat_statements SCHEMA public")
+        # A server that has run for a while writes into log files that are there; a new one would fill each with zeros.
+        for _ in range(64):
+            await self.owner.execute("SELECT pg_switch_wal(), txid_current()")
+        await self.owner.execute("CHECKPOINT")
         plain = await asyncpg.connect(self.server.url(database="plain"))
         await plain.execute(LIMIT_TABLE)
         await plain.close()
@@ -91,7 +97,17 @@ class QueueBench:
             *columns.values(),
         )
         await self.owner.execute("VACUUM ANALYZE lockkeeper.tasks")
-        await self.owner.execute("CHECKPOINT")
+
+    async def statements(self) -> float:
+        """How many statements Lockkeeper's database was sent so far, but for the bench's own look."""
+        asked = (
+            "SELECT coalesce(sum(calls) FILTER (WHERE query NOT LIKE '%bench_looks%'), 0) FROM pg_stat_statements s "
+        )
+        return float(
+            await self.owner.fetchval(
+                f"{asked} JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database() -- bench_looks"
+            )
+        )
 
     async def limit(self, count: int = 20_000) -> float:
         """Tasks a second of plain SQL: take a hundred, finish a hundred, on two connections."""

@@ -33,6 +33,8 @@ log = structlog.get_logger()
 
 THROTTLED = frozenset({"deadline", "unreachable"})
 SILENT_SECONDS = 20.0
+_AT_REST = 3
+"""How much rarer cancelling looks when nothing is to be cancelled."""
 
 
 class Submitter:
@@ -207,7 +209,11 @@ class ClaimLoop:
                 async with asyncio.timeout(self.poll_seconds):
                     await self._submitter.freed.wait()
             return True
-        await self._storage.promote_due(settings.claim_batch)
+        is_due, is_ready = await self._storage.look_for_work()
+        if is_due:
+            await self._storage.promote_due(settings.claim_batch)
+        if not (is_due or is_ready):
+            return False
         started = time.monotonic()
         leased = await self._storage.claim_tasks(room, settings.submit_lease_seconds)
         metrics.CLAIM_SECONDS.observe(time.monotonic() - started)
@@ -253,7 +259,7 @@ class TakeOverLoop:
     name = "take_over_unsubmitted"
 
     def __init__(self, storage: DispatcherStorage, submitter: Submitter, settings: DispatcherSettings) -> None:
-        self.poll_seconds = settings.poll_seconds * 2
+        self.poll_seconds = settings.take_over_poll_seconds
         self._storage = storage
         self._submitter = submitter
         self._settings = settings
@@ -276,13 +282,16 @@ class CancelLoop:
     name = "take_cancellations"
 
     def __init__(self, storage: DispatcherStorage, jobs: Jobs, settings: DispatcherSettings) -> None:
-        self.poll_seconds = settings.cancel_poll_seconds
+        self.poll_seconds = settings.cancel_poll_seconds * _AT_REST
+        self._again_seconds = settings.cancel_poll_seconds
         self._storage = storage
         self._jobs = jobs
 
     async def run_once(self) -> bool:
         """One round over this replica's share."""
-        unwanted = await self._storage.take_cancellations(20, self.poll_seconds)
+        unwanted = await self._storage.take_cancellations(20, self._again_seconds)
+        # A note tells of a new one; only runs that were asked to end and have not must be asked about often.
+        self.poll_seconds = self._again_seconds * (1 if unwanted else _AT_REST)
         over = await asyncio.gather(*(self._is_over(each) for each in unwanted))
         confirmed = [run.attempt_id for run, ended in zip(unwanted, over, strict=True) if ended]
         if confirmed:

@@ -17,8 +17,11 @@ class DispatcherSettings(BaseSettings):
     submit_lease_seconds: float = Field(default=60, ge=2, description="lease of an attempt until its run is known")
     retry_seconds: int = Field(default=10, ge=1, description="the SDK's own retries inside one call")
     http_seconds: int = Field(default=15, ge=1, description="one HTTP request of the SDK")
-    poll_seconds: float = Field(default=1.5, gt=0, description="between claims that no note woke")
-    cancel_poll_seconds: float = Field(default=5, gt=0)
+    poll_seconds: float = Field(default=2, gt=0, description="between claims that no note woke")
+    take_over_poll_seconds: float = Field(
+        default=15, gt=0, description="between looks for what silent dispatchers left"
+    )
+    cancel_poll_seconds: float = Field(default=5, gt=0, description="between questions about a run that must end")
 
     @model_validator(mode="after")
     def _deadline_within_lease(self) -> DispatcherSettings:

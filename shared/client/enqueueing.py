@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, get_args
 from uuid import UUID
 
@@ -14,7 +15,7 @@ import orjson
 
 from shared.contract.channels import Channel
 from shared.contract.errors import ConflictError, RejectedError, TransientError
-from shared.contract.ids import uuid7
+from shared.contract.ids import uuid7s
 from shared.contract.lifecycle import TaskStatus
 from shared.contract.text import clean_json, clean_text
 from shared.db.notes import encode
@@ -26,6 +27,7 @@ _AGENT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 Gather = Literal["all_completed", "any_completed", "all_ended"]
 """When a parent completes: all its children did, one did, or whatever became of them; else it fails."""
 _RULES = frozenset(get_args(Gather))
+_NOTHING_SAID = (None, None, None, None, None)
 _NAMED_IN_NOTES = 500
 """More new tasks than this are noted as a whole: naming each would cost more than looking at everything."""
 
@@ -95,7 +97,7 @@ async def enqueue_family(
         raise RejectedError("gather: a parent needs a rule", reason="bad_value")
     family = [parent, *children]
     # The parent's id comes before its children's: whoever locks in the order of ids locks it first.
-    first, *rest = sorted(uuid7() for _ in family)
+    first, *rest = uuid7s(len(family))
     async with connection.transaction():
         (parent_id,) = await _enqueue(connection, [parent], [first])
         if parent_id != first or not rest:
@@ -113,7 +115,7 @@ async def enqueue_many(connection: Connection, tasks: Iterable[NewTask]) -> list
     """
     wanted = list(tasks)
     # Ids in order, so that equals start in the order given; new ones, so that they land at the index's edge.
-    return await _enqueue(connection, wanted, sorted(uuid7() for _ in wanted)) if wanted else []
+    return await _enqueue(connection, wanted, uuid7s(len(wanted))) if wanted else []
 
 
 async def _enqueue(connection: Connection, wanted: Sequence[NewTask], ids: Sequence[UUID]) -> list[UUID]:
@@ -193,13 +195,18 @@ def _notes(tasks: Sequence[NewTask], ids: Sequence[UUID]) -> tuple[list[str], li
 def _row(task_id: UUID, task: NewTask) -> tuple[Any, ...]:
     """The row in the statement's order; JSON as text, so that the caller's own codecs do not matter."""
     _check(task)
-    content = {"input": _storable(task.input, "input"), "labels": _storable(task.labels, "labels")}
-    customer, key = (None if each is None else clean_text(each)[0] for each in (task.customer, task.idempotency_key))
+    customer = None if task.customer is None else clean_text(task.customer)[0]
+    key = None if task.idempotency_key is None else clean_text(task.idempotency_key)[0]
     return (
-        task_id, task.agent, customer, task.priority, orjson.dumps(content["input"]).decode(),
-        orjson.dumps(content["labels"]).decode(), task.available_at, task.max_attempts, task.document_id, key,
-        None if key is None else request_digest(task, content), task.estimated_tokens, task.parent_task_id, task.gather,
+        task_id, task.agent, customer, task.priority, _stored(task.input, "input"),
+        _stored(task.labels, "labels") if task.labels else "{}", task.available_at, task.max_attempts, task.document_id,
+        key, None if key is None else request_digest(task, _content(task)), task.estimated_tokens, task.parent_task_id,
+        task.gather,
     )  # fmt: skip
+
+
+def _content(task: NewTask) -> dict[str, Any]:
+    return {"input": clean_json(task.input)[0], "labels": clean_json(task.labels)[0]}
 
 
 def request_digest(task: NewTask, content: dict[str, Any]) -> str:
@@ -214,19 +221,32 @@ def request_digest(task: NewTask, content: dict[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(body, default=str, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _storable(value: dict[str, Any], name: str) -> Any:
+def _stored(value: dict[str, Any], name: str) -> str:
+    """The value as JSON text that Postgres can hold."""
     try:
-        cleaned, _ = clean_json(value)
-        orjson.dumps(cleaned)
+        text = orjson.dumps(value)
+        # What orjson writes is UTF-8 and finite; only U+0000, which it escapes, would be refused.
+        return (text if b"\\u0000" not in text else orjson.dumps(clean_json(value)[0])).decode()
+    except (TypeError, RecursionError):
+        pass
+    try:
+        return orjson.dumps(clean_json(value)[0]).decode()
     except (TypeError, RecursionError) as error:
         raise RejectedError(f"{name}: cannot be stored ({error})", reason="bad_value") from error
-    return cleaned
+
+
+@lru_cache(maxsize=1000)
+def _is_agent(name: str) -> bool:
+    return _AGENT.fullmatch(name) is not None
 
 
 def _check(task: NewTask) -> None:
     """Refuse what the table would refuse, before the statement ends the caller's transaction."""
+    said = (task.max_attempts, task.estimated_tokens, task.available_at, task.gather, task.idempotency_key)
+    if said == _NOTHING_SAID and 0 <= task.priority <= 100 and _is_agent(task.agent):
+        return
     faults = (
-        (_AGENT.fullmatch(task.agent) is None, "agent: is no agent's name"),
+        (not _is_agent(task.agent), "agent: is no agent's name"),
         (not 0 <= task.priority <= 100, "priority: must be from 0 to 100"),
         (task.max_attempts is not None and not 1 <= task.max_attempts <= 100, "max_attempts: must be from 1 to 100"),
         (task.estimated_tokens is not None and task.estimated_tokens < 1, "estimated_tokens: must be at least 1"),

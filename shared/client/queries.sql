@@ -14,34 +14,42 @@ WITH given AS MATERIALIZED (
 ), unknown AS MATERIALIZED (
     SELECT DISTINCT g.agent FROM given g
      WHERE NOT EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = g.agent)
-), made AS (
-    INSERT INTO lockkeeper.tasks
-           (id, agent, customer, priority, input, labels, available_at, deferred, max_attempts, document_id,
-            idempotency_key, request_digest, estimated_tokens, parent_task_id, gather)
-    SELECT g.id, g.agent, g.customer, g.priority, g.input::jsonb, g.labels::jsonb,
+), valued AS MATERIALIZED (
+    SELECT g.id, g.agent, g.customer, g.priority, g.input::jsonb AS input, g.labels::jsonb AS labels,
            -- A parent is never due: its children end it.
-           CASE WHEN g.gather IS NOT NULL THEN '9999-01-01Z' ELSE coalesce(g.available_at, lockkeeper.clock()) END,
-           g.gather IS NOT NULL OR coalesce(g.available_at > lockkeeper.clock(), false),
-           coalesce(g.max_attempts, a.max_attempts), g.document_id, g.idempotency_key, g.request_digest,
+           CASE WHEN g.gather IS NOT NULL THEN '9999-01-01Z' ELSE coalesce(g.available_at, lockkeeper.clock()) END
+               AS available_at,
+           g.gather IS NOT NULL OR coalesce(g.available_at > lockkeeper.clock(), false) AS deferred,
+           coalesce(g.max_attempts, a.max_attempts) AS max_attempts, g.document_id, g.idempotency_key, g.request_digest,
            -- Uncounted pages are guessed from the size; without a document the agent's default holds.
            coalesce(g.estimated_tokens, CASE WHEN d.id IS NOT NULL THEN
                     greatest(1, coalesce(d.pages, round(d.bytes / 60000.0)))
                     * CASE WHEN a.learn_estimates AND a.learned_tokens_per_page IS NOT NULL
-                           THEN a.learned_tokens_per_page ELSE a.tokens_per_page END END),
+                           THEN a.learned_tokens_per_page ELSE a.tokens_per_page END END) AS estimated_tokens,
            g.parent_task_id, g.gather
       FROM given g
       JOIN lockkeeper.agents a ON a.name = g.agent
       LEFT JOIN lockkeeper.documents d ON d.id = g.document_id
      WHERE NOT EXISTS (SELECT FROM unknown)
+), made AS (
+    INSERT INTO lockkeeper.tasks
+           (id, agent, customer, priority, input, labels, available_at, deferred, max_attempts, document_id,
+            idempotency_key, request_digest, estimated_tokens, parent_task_id, gather)
+    SELECT * FROM valued WHERE idempotency_key IS NOT NULL
         ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-    RETURNING id, idempotency_key
+    RETURNING id
+), made_unkeyed AS (
+    -- Nothing to be in conflict with, and so without the price of looking for it.
+    INSERT INTO lockkeeper.tasks
+           (id, agent, customer, priority, input, labels, available_at, deferred, max_attempts, document_id,
+            idempotency_key, request_digest, estimated_tokens, parent_task_id, gather)
+    SELECT * FROM valued WHERE idempotency_key IS NULL
 )
 SELECT ARRAY(SELECT agent FROM unknown ORDER BY agent) AS unknown_agents,
        -- Only a row with a key can have been left out.
        ARRAY(SELECT g.id FROM given g
               WHERE g.idempotency_key IS NOT NULL
                 AND NOT EXISTS (SELECT FROM made m WHERE m.id = g.id)) AS taken,
-       (SELECT count(*) FROM made) AS made,
        (SELECT count(pg_notify(n.channel, n.payload))
           FROM unnest($15::text[], $16::text[]) AS n (channel, payload)) AS notes
 

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 Handler = Callable[[list[str] | None], None]
 """Takes the ids of a note; None means look at everything. It must not block."""
 
-PROBE_SECONDS = 5.0
+PROBE_SECONDS = 6.0
 PROBE_TIMEOUT_SECONDS = 5.0
 
 

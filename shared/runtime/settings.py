@@ -56,7 +56,7 @@ class RuntimeSettings(BaseSettings):
     port: int = Field(default=0, ge=0, le=65535, description="where an HTTP service listens")
     grace_seconds: float = Field(default=20, gt=0, le=600, description="from SIGTERM to the end of the drain")
     failure_budget: int = Field(default=10, ge=1, description="failed rounds in a row before the process gives up")
-    heartbeat_seconds: float = Field(default=5, gt=0)
+    heartbeat_seconds: float = Field(default=6, gt=0)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
 
     @model_validator(mode="after")

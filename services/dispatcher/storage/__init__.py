@@ -59,6 +59,11 @@ class DispatcherStorage:
             _SQL["claim_tasks"].sql, locked, free, limit, self._replica, uuid7(), lease_seconds
         )
 
+    async def look_for_work(self) -> tuple[bool, bool]:
+        """Whether tasks wait for their promotion, and whether any may be claimed now."""
+        is_due, is_ready = (await self._database.fetch(_SQL["look_for_work"].sql))[0]
+        return is_due, is_ready
+
     async def promote_due(self, limit: int) -> int:
         """Let tasks whose time has come be claimed; returns how many."""
         return int(await self._database.fetchval(_SQL["promote_due"].sql, limit))

@@ -42,7 +42,9 @@ async def make_dispatcher(
     vendors: list[Workspace] = []
 
     def make(name: str = "a", **settings: float) -> Dispatcher:
-        own = DispatcherSettings(**{"poll_seconds": 0.05, "cancel_poll_seconds": 0.05, **settings})
+        own = DispatcherSettings(
+            **{"poll_seconds": 0.05, "take_over_poll_seconds": 0.1, "cancel_poll_seconds": 0.05, **settings}
+        )
         vendor = Workspace(threads=12, retry_seconds=own.retry_seconds, http_seconds=own.http_seconds)
         vendors.append(vendor)
         jobs = Jobs(vendor)

@@ -94,17 +94,18 @@ WITH given AS MATERIALIZED (
            trace_id text, trace_state text, usage jsonb, used_tokens bigint, error jsonb, retryable boolean,
            retry_after float8, report jsonb)
 ), seen AS MATERIALIZED (
-    SELECT g.attempt_id, g.succeeded, g.retryable, x.task_id, x.status AS was, t.status AS task_was, t.agent,
+    SELECT g.attempt_id, 1 AS few, g.succeeded, g.retryable, x.task_id, x.status AS was, t.status AS task_was, t.agent,
            -- Set by every report and by nothing else.
            x.trace_state IS NOT NULL AS has_spoken,
            t.status IN ('completed', 'failed', 'cancelled') AS is_over,
            t.attempt_id = x.id AS is_current,
            t.attempt - t.spared_attempts < t.max_attempts AS has_attempts_left,
-           NOT coalesce(g.result_stored, false) OR g.result IS NOT NULL OR EXISTS (
-               SELECT FROM lockkeeper.attempt_results r WHERE r.attempt_id = g.attempt_id) AS has_result
+           NOT coalesce(g.result_stored, false) OR g.result IS NOT NULL OR (
+               SELECT true FROM lockkeeper.attempt_results r WHERE r.attempt_id = g.attempt_id) IS TRUE AS has_result
       FROM given g
-      JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
-      JOIN lockkeeper.tasks t ON t.id = x.task_id
+     -- Report by report along the two primary keys, as in complete_attempts.
+     CROSS JOIN LATERAL (SELECT x.* FROM lockkeeper.task_attempts x WHERE x.id = g.attempt_id OFFSET 0) x
+     CROSS JOIN LATERAL (SELECT t.* FROM lockkeeper.tasks t WHERE t.id = x.task_id OFFSET 0) t
 ), judged AS MATERIALIZED (
     SELECT s.*,
            CASE WHEN s.has_spoken THEN 'settled'
@@ -142,7 +143,7 @@ WITH given AS MATERIALIZED (
            error = CASE e.verdict WHEN 'complete' THEN NULL
                                   WHEN 'note' THEN coalesce(x.error, g.error) ELSE g.error END
       FROM ended e JOIN given g ON g.attempt_id = e.attempt_id
-     WHERE x.id = e.attempt_id AND e.verdict NOT IN ('settled', 'result_missing')
+     WHERE x.id = e.attempt_id AND e.few = e.few + 0 AND e.verdict NOT IN ('settled', 'result_missing')
     RETURNING x.agent, x.used_tokens, x.finished_at, coalesce(x.started_at, x.leased_at) AS began_at
 ), task AS (
     UPDATE lockkeeper.tasks t
@@ -167,7 +168,7 @@ WITH given AS MATERIALIZED (
            reason = CASE WHEN e.verdict <> 'complete' THEN g.error ->> 'reason'
                          WHEN NOT e.is_current OR e.was IN ('lost', 'released') THEN 'late_success' END
       FROM ended e JOIN given g ON g.attempt_id = e.attempt_id
-     WHERE t.id = e.task_id AND e.verdict IN ('complete', 'fail', 'retry')
+     WHERE t.id = e.task_id AND e.few = e.few + 0 AND e.verdict IN ('complete', 'fail', 'retry')
     RETURNING t.id, t.version, t.verb, t.status, t.attempt, t.agent, t.reason
 ), logged AS (
     INSERT INTO lockkeeper.task_events
@@ -207,7 +208,7 @@ SELECT e.attempt_id, e.task_id, e.agent, e.verdict, e.outcome,
 WITH given AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset($1::jsonb) AS g (attempt_id uuid, pages_done int, pages_total int, step text)
 ), seen AS MATERIALIZED (
-    SELECT g.*, x.task_id, t.agent, x.status AS was,
+    SELECT g.*, 1 AS few, x.task_id, t.agent, x.status AS was,
            x.status IN ('leased', 'submitted', 'running', 'released') AS is_open,
            -- A new attempt starts at its own first page, wherever the last one got to.
            x.started_at IS NULL AS is_first,
@@ -216,15 +217,16 @@ WITH given AS MATERIALIZED (
            x.cancel_requested_at IS NOT NULL OR t.attempt_id <> x.id
                OR t.status IN ('completed', 'failed', 'cancelled') AS is_unwanted
       FROM given g
-      JOIN lockkeeper.task_attempts x ON x.id = g.attempt_id
-      JOIN lockkeeper.tasks t ON t.id = x.task_id
+     -- Report by report along the two primary keys, as in complete_attempts.
+     CROSS JOIN LATERAL (SELECT x.* FROM lockkeeper.task_attempts x WHERE x.id = g.attempt_id OFFSET 0) x
+     CROSS JOIN LATERAL (SELECT t.* FROM lockkeeper.tasks t WHERE t.id = x.task_id OFFSET 0) t
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x
        -- While its run is not known it stays `leased`: a dispatcher still has to ask for the run's id.
        SET status = CASE WHEN x.run_id IS NULL THEN x.status ELSE 'running' END,
            started_at = coalesce(x.started_at, lockkeeper.clock())
       FROM seen s
-     WHERE x.id = s.attempt_id AND s.is_live AND (s.is_first OR x.status <> 'running' AND x.run_id IS NOT NULL)
+     WHERE x.id = s.attempt_id AND s.few = s.few + 0 AND s.is_live AND (s.is_first OR x.status <> 'running' AND x.run_id IS NOT NULL)
 ), task AS (
     -- No new version: a progress bar is not a turn of the task's life, and events would drown in it.
     UPDATE lockkeeper.tasks t
@@ -236,7 +238,7 @@ WITH given AS MATERIALIZED (
            step = CASE WHEN s.is_first OR coalesce(s.pages_done >= t.pages_done, true)
                        THEN coalesce(s.step, t.step) ELSE t.step END
       FROM seen s
-     WHERE t.id = s.task_id AND s.is_live
+     WHERE t.id = s.task_id AND s.few = s.few + 0 AND s.is_live
 )
 SELECT attempt_id, task_id, agent,
        CASE WHEN is_live THEN 'extend' ELSE 'ignore' END AS verdict,

@@ -7,29 +7,30 @@ import { Filters } from "./filters.js";
 import { brief, count, money, NONE } from "./format.js";
 import { shortId } from "./rows.js";
 
-const COLUMNS = [["tasks", "Tasks", count], ["attempts", "Attempts", count], ["pages", "Pages", count], ["input_tokens", "Tokens in", brief], ["output_tokens", "Tokens out", brief], ["llm_cost", "LLM cost", null], ["compute_cost", "Compute", null], ["total_cost", "Together", null], ["retry_cost", "Of it retries", null], ["cost_per_page", "Per page", null], ["pending_tasks", "Pending", count]];
-const SUMMED = ["tasks", "attempts", "pages", "input_tokens", "output_tokens", "llm_cost", "compute_cost", "total_cost", "retry_cost", "pending_tasks"];
+const COLUMNS = [["tasks", "Tasks", count], ["attempts", "Attempts", count], ["pages", "Pages", count], ["input_tokens", "Tokens in", brief], ["output_tokens", "Tokens out", brief], ["llm_cost", "LLM cost", null], ["compute_cost", "Compute", null], ["total_cost", "Together", null], ["retry_cost", "Of it retries", null], ["superseded_cost", "Of it superseded", null], ["cost_per_page", "Per page", null], ["pending_tasks", "Pending", count]];
+const SUMMED = ["tasks", "attempts", "pages", "input_tokens", "output_tokens", "llm_cost", "compute_cost", "total_cost", "retry_cost", "superseded_cost", "pending_tasks"];
+const PLAIN = new Set(["day", "month", "model", "outcome"]);
 const group = byId("filters").elements.group;
 let asked = 0;
 
 function key(row) {
   if (group.value === "task") return h("a", { href: `/tasks/${row.key}`, class: "mono" }, shortId(row.key));
-  if (row.key === null || group.value === "day" || group.value === "month") return row.key ?? "none";
+  if (row.key === null || PLAIN.has(group.value)) return row.key ?? "none";
   return h("a", { href: `/tasks?${new URLSearchParams({ [group.value]: row.key })}` }, row.key);
 }
 
 // An amount leads to the lines of the ledger that make it up.
-const FIGURES = new Set(["total_cost", "llm_cost", "compute_cost", "retry_cost"]);
+const FIGURES = new Set(["total_cost", "llm_cost", "compute_cost", "retry_cost", "superseded_cost"]);
 function cell(row, [name, , form]) {
   const shown = form ? form(row[name]) : money(row[name], row.currency);
   const isFigure = row.why && FIGURES.has(name) && /\d$/.test(row[name] ?? "");
   return h("td", { class: "number" }, isFigure ? h("a", { href: `${row.why}&figure=${name}`, title: "the lines behind it" }, shown) : shown);
 }
 
-function foot(rows) {
+function foot(rows, columns) {
   const known = rows.filter((row) => row.currency === rows[0].currency);
   const sum = Object.fromEntries(SUMMED.map((name) => [name, known.reduce((total, row) => total + (Number(row[name]) || 0), 0)]));
-  const line = COLUMNS.map(([name, , form]) => h("td", { class: "number" }, !SUMMED.includes(name) ? NONE : form ? form(sum[name]) : money(String(sum[name]), rows[0].currency)));
+  const line = columns.map(([name, , form]) => h("td", { class: "number" }, !SUMMED.includes(name) ? NONE : form ? form(sum[name]) : money(String(sum[name]), rows[0].currency)));
   return h("tr", {}, h("th", { scope: "row" }, "All"), ...line);
 }
 
@@ -43,9 +44,11 @@ async function load() {
   try {
     const { costs } = await api(`/costs?${query}`);
     if (mine !== asked) return;
-    byId("costs-head").replaceChildren(h("tr", {}, h("th", { scope: "col" }, group.selectedOptions[0].textContent), ...COLUMNS.map(([, words]) => h("th", { scope: "col", class: "number" }, words))));
-    byId("costs-rows").replaceChildren(...costs.map((row) => h("tr", {}, h("th", { scope: "row" }, key(row)), ...COLUMNS.map((column) => cell(row, column)))));
-    byId("costs-foot").replaceChildren(...(costs.length > 1 && group.value !== "task" ? [foot(costs)] : []));
+    // Models and outcomes are groups of lines: they have no pages and no medians.
+    const columns = COLUMNS.filter(([name]) => !costs.length || name in costs[0]);
+    byId("costs-head").replaceChildren(h("tr", {}, h("th", { scope: "col" }, group.selectedOptions[0].textContent), ...columns.map(([, words]) => h("th", { scope: "col", class: "number" }, words))));
+    byId("costs-rows").replaceChildren(...costs.map((row) => h("tr", {}, h("th", { scope: "row" }, key(row)), ...columns.map((column) => cell(row, column)))));
+    byId("costs-foot").replaceChildren(...(costs.length > 1 && group.value !== "task" ? [foot(costs, columns)] : []));
     byId("costs-empty").hidden = costs.length > 0;
   } catch (error) { if (mine === asked) notice(error.message); }
   byId("costs-rows").removeAttribute("aria-busy");

@@ -674,6 +674,14 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE FUNCTION lockkeeper.may_read(of_customer text) RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER PARALLEL SAFE
+    SET search_path TO 'pg_catalog'
+    AS $$
+    SELECT EXISTS (SELECT FROM lockkeeper.reader_customers r
+                    WHERE r.reader = session_user AND r.customer = of_customer)
+$$;
+
 CREATE FUNCTION lockkeeper.next_period(period text) RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$
@@ -1619,6 +1627,30 @@ CREATE TABLE lockkeeper.cost_requests (
     CONSTRAINT cost_requests_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'running'::text, 'done'::text, 'failed'::text])))
 );
 
+CREATE VIEW lockkeeper.customer_costs WITH (security_barrier='true') AS
+ SELECT task_id,
+    agent,
+    customer,
+    status,
+    created_at,
+    finished_at,
+    document_id,
+    attempts,
+    pages,
+    input_tokens,
+    output_tokens,
+    cache_read_tokens,
+    cache_write_tokens,
+    llm_cost,
+    compute_cost,
+    retry_cost,
+    currency,
+    cost_status,
+    superseded_cost,
+    compute_status
+   FROM lockkeeper.task_costs c
+  WHERE lockkeeper.may_read(customer);
+
 CREATE TABLE lockkeeper.deployment (
     only_row boolean DEFAULT true NOT NULL,
     database oid NOT NULL,
@@ -1852,6 +1884,11 @@ CREATE VIEW lockkeeper.queue_state AS
             min(t.created_at) FILTER (WHERE (NOT t.deferred)) AS oldest_created_at
            FROM lockkeeper.tasks t
           WHERE ((t.agent = a.name) AND (t.status = 'enqueued'::text))) w);
+
+CREATE TABLE lockkeeper.reader_customers (
+    reader name NOT NULL,
+    customer text NOT NULL
+);
 
 CREATE TABLE lockkeeper.recovered_results (
     attempt_id uuid NOT NULL,
@@ -2118,6 +2155,9 @@ ALTER TABLE ONLY lockkeeper.operator_audit
 
 ALTER TABLE lockkeeper.tasks
     ADD CONSTRAINT parents_only_wait CHECK (((gather IS NULL) OR ((gather = ANY (ARRAY['all_completed'::text, 'any_completed'::text, 'all_ended'::text])) AND (status <> 'processing'::text) AND (deferred = (status = 'enqueued'::text)) AND (parent_task_id IS NULL)))) NOT VALID;
+
+ALTER TABLE ONLY lockkeeper.reader_customers
+    ADD CONSTRAINT reader_customers_pkey PRIMARY KEY (reader, customer);
 
 ALTER TABLE ONLY lockkeeper.recovered_results
     ADD CONSTRAINT recovered_results_pkey PRIMARY KEY (attempt_id);

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 OWNER_ROLE = "lockkeeper_owner"
 READER_ROLE = "lockkeeper_reader"
+CUSTOMER_READER_ROLE = "lockkeeper_customer_reader"
+"""Sees its own customers only, through `customer_costs`; `reader_customers` says which they are."""
 SCHEMAS = ("lockkeeper", "agent_ops", "agent_policy")
 READABLE = (
     "task_costs",
@@ -310,7 +312,7 @@ def role_of(service: str) -> str:
 
 def grant_statements() -> list[str]:
     """The whole set of grants as SQL, idempotent: everything is revoked first."""
-    groups = ", ".join([*map(role_of, ROLES), READER_ROLE])
+    groups = ", ".join([*map(role_of, ROLES), READER_ROLE, CUSTOMER_READER_ROLE])
     statements = [
         statement
         for schema in SCHEMAS
@@ -323,6 +325,7 @@ def grant_statements() -> list[str]:
     ]
     readable = ", ".join(map(qualified, READABLE))
     statements.append(f"GRANT SELECT ON {readable} TO {READER_ROLE}")
+    statements.append(f"GRANT SELECT ON lockkeeper.customer_costs TO {CUSTOMER_READER_ROLE}")
     for name, role in ROLES.items():
         tables = ", ".join(map(qualified, role.reads))
         statements.append(f"GRANT SELECT ON {tables} TO {role_of(name)}")

@@ -20,7 +20,7 @@ from importlib.resources import files
 import asyncpg
 
 from shared.contract.errors import LockkeeperError, MisconfiguredError, TransientError
-from shared.contract.ownership import OWNER_ROLE, READER_ROLE, ROLES, grant_statements, role_of
+from shared.contract.ownership import CUSTOMER_READER_ROLE, OWNER_ROLE, READER_ROLE, ROLES, grant_statements, role_of
 from shared.db.connecting import connect
 from shared.db.deployment import branch_of
 from shared.db.pool import translated
@@ -96,7 +96,7 @@ async def applied(connection: asyncpg.Connection) -> dict[int, str]:
 
 async def _ensure_roles(connection: asyncpg.Connection) -> None:
     existing = {row["rolname"] for row in await connection.fetch("SELECT rolname FROM pg_roles")}
-    for role in [OWNER_ROLE, READER_ROLE, *(role_of(service) for service in ROLES)]:
+    for role in [OWNER_ROLE, READER_ROLE, CUSTOMER_READER_ROLE, *(role_of(service) for service in ROLES)]:
         if role not in existing:
             await connection.execute(f"CREATE ROLE {role} NOLOGIN")
     database = await connection.fetchval("SELECT quote_ident(current_database())")

@@ -142,6 +142,11 @@ class Database:
         session = {
             "timezone": "UTC",
             "lockkeeper.branch": branch,
+            # The server's own limits, a little later than ours: they also hold for a process that stands still.
+            "statement_timeout": str(round(statement_seconds * 1000) + 5_000),
+            "lock_timeout": str(round(statement_seconds * 1000)),
+            # Every name of ours is qualified; nothing is looked for where others may put things.
+            "search_path": "pg_catalog",
             # A process that stands still in the middle of a transaction must not hold its locks for ever.
             "idle_in_transaction_session_timeout": str(round(idle_transaction_seconds * 1000)),
             **(PINNED_PLANS if pinned_plans else {}),

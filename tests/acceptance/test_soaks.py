@@ -1,0 +1,23 @@
+"""The long proofs in their short form; `./dev soak NAME` is the long one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.soak import attack, credentials
+
+
+@pytest.mark.timeout(900)
+def test_passwords_of_seconds_restarts_and_fail_overs_are_noticed_by_nobody() -> None:
+    report = credentials.run(1)
+    assert report["faults"] == []
+    assert report["seen"]["restarts"] and report["seen"]["fail-overs"]
+    assert report["oldest_session_seconds"] <= report["session_life_seconds"]
+    assert report["credential_calls_failed"] > 0
+
+
+@pytest.mark.timeout(600)
+def test_nothing_that_the_openapi_allows_or_forbids_breaks_or_tells_anything() -> None:
+    report = attack.run(1)
+    assert report["faults"] == []
+    assert report["calls"] > 100

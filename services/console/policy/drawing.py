@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -14,6 +15,7 @@ import leather
 from services.console.policy.series import Points
 
 WIDTH, HEIGHT = 460, 220
+_DIGITS = re.compile(r"(\d+\.\d)\d+")
 Unit = Literal["tasks", "seconds", "tokens", "money", "percent"]
 
 leather.theme.background_color = "none"
@@ -74,7 +76,8 @@ def draw(lines: Sequence[Line], unit: Unit, label: str, zone: tzinfo, *, by_day:
     chart.add_x_axis(ticks=shown, tick_formatter=lambda value, _i, _c: value.strftime(pattern))
     chart.add_y_scale(0, top)
     chart.add_y_axis(ticks=[0, top / 2, top], tick_formatter=lambda value, _i, _c: worded(value, unit))
-    text: str = chart.to_svg(width=WIDTH, height=HEIGHT)
+    # A tenth of a unit is finer than any screen; the rest of the digits would be most of the page's weight.
+    text = _DIGITS.sub(r"\1", chart.to_svg(width=WIDTH, height=HEIGHT))
     opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}" '
     return opening + text.partition("<svg ")[2].replace(f'width="{WIDTH}" height="{HEIGHT}" ', "", 1)
 

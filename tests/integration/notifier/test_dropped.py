@@ -24,7 +24,7 @@ async def test_browsers_that_drop_off_are_noticed_within_two_heartbeats(
     writers: list[asyncio.StreamWriter] = []
     for _ in range(100):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         writers.append(writer)
     await until(lambda: len(browsers) == 100, seconds=30)
     for number, writer in enumerate(writers):
@@ -45,7 +45,7 @@ async def test_a_browser_that_takes_nothing_is_let_go(start_notifier: StartNotif
     stuck = socket.socket()
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await asyncio.to_thread(stuck.connect, ("127.0.0.1", port))
-    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await until(lambda: len(browsers) == 1)
     big = "x" * 190
     await tasks.database.owner.execute(
@@ -76,7 +76,7 @@ async def test_a_browser_that_takes_nothing_does_not_hold_up_the_end(
     stuck = socket.socket()
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await asyncio.to_thread(stuck.connect, ("127.0.0.1", int(notifier.url.rpartition(":")[2])))
-    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await until(lambda: len(browsers) == 1)
     (browser,) = browsers
 

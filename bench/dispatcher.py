@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 import time
 
-from services.dispatcher.loops import CancelLoop, ClaimLoop, Submitter, TakeOverLoop
+from services.dispatcher.loops import CancelLoop, ClaimLoop, LearnLoop, Submitter, TakeOverLoop
 from services.dispatcher.settings import DispatcherSettings
 from services.dispatcher.storage import DispatcherStorage
+from services.dispatcher.storage.learning import LearningStorage
 from shared.contract.channels import Channel
 from shared.runtime.process import Process, Service, run
 from shared.vendors.jobs import Jobs
@@ -35,9 +36,11 @@ async def compose(process: Process, settings: DispatcherSettings) -> Service:
     """As the service wires it, without a workspace."""
     storage = DispatcherStorage(process.database, process.replica)
     submitter = Submitter(storage, TimedJobs(), process.notes, settings)
-    claim, cancel = ClaimLoop(storage, submitter, process.notes, settings), CancelLoop(storage, TimedJobs(), settings)
+    learning = LearningStorage(process.database)
+    claim = ClaimLoop(storage, learning, submitter, process.notes, settings)
+    cancel = CancelLoop(storage, TimedJobs(), settings)
     return Service(
-        loops=(claim, TakeOverLoop(storage, submitter, settings), cancel),
+        loops=(claim, TakeOverLoop(storage, submitter, settings), LearnLoop(learning, process.notes, settings), cancel),
         wakes={Channel.TASK_READY: (claim,), Channel.CONFIG_CHANGED: (claim,), Channel.CANCEL_REQUESTED: (cancel,)},
         drain=submitter.drain,
     )

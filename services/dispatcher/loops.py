@@ -7,7 +7,6 @@ import random
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -112,7 +111,7 @@ class Submitter:
             return [pack]
         packed = await self._storage.pack_attempts([each.attempt_id for each in pack], uuid7())
         return submitting.in_packs(
-            replace(each, pack_id=packed[each.attempt_id]) for each in pack if each.attempt_id in packed
+            each._replace(pack_id=packed[each.attempt_id]) for each in pack if each.attempt_id in packed
         )
 
     async def _ask(self, pack: list[LeasedAttempt]) -> None:

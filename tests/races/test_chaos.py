@@ -1,7 +1,7 @@
 """Everything at once on real processes, judged every second and at the end.
 
 `./dev test races -k chaos` is the short form. LOCKKEEPER_TEST_CHAOS says how many seconds things go wrong,
-LOCKKEEPER_TEST_SEED which seeds: `7`, `1-20` or `3,5,8`. The acts of a seed are the same every time; see
+LOCKKEEPER_TEST_SEEDS which seeds: `7`, `1-20` or `3,5,8`. The acts of a seed are the same every time; see
 tests/support/chaos/acts.py.
 """
 
@@ -24,7 +24,7 @@ SECONDS = float(os.environ.get("LOCKKEEPER_TEST_CHAOS", "20"))
 
 def _seeds() -> list[int]:
     found: list[int] = []
-    for part in os.environ.get("LOCKKEEPER_TEST_SEED", "1").split(","):
+    for part in os.environ.get("LOCKKEEPER_TEST_SEEDS", "1").split(","):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
     return found

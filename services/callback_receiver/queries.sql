@@ -57,7 +57,6 @@ WITH held AS MATERIALIZED (
     SELECT u.agent, lockkeeper.clock(), u.tpm
       FROM (SELECT agent, sum(tpm) AS tpm FROM attempt GROUP BY agent) u
      WHERE u.tpm > 0
-       AND EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = u.agent AND a.max_tpm IS NOT NULL)
 )
 SELECT attempt_id, id AS task_id, agent FROM task
 
@@ -185,14 +184,14 @@ WITH given AS MATERIALIZED (
        AND n.status IN ('leased', 'submitted', 'running', 'released')
     RETURNING n.id, n.task_id, n.agent, n.used_tokens, n.finished_at, coalesce(n.started_at, n.leased_at) AS began_at
 ), spent AS (
-    -- Reserve, then settle: for a minute the tokens that were really used weigh on the agent's budget.
+    -- Reserve, then settle: for a minute the tokens that were really used weigh on the agent's budget,
+    -- on one too that it is given only after this.
     INSERT INTO lockkeeper.token_spending (agent, at, tpm)
     SELECT u.agent, lockkeeper.clock(),
            sum(ceil(u.used_tokens / greatest(1, extract(epoch FROM u.finished_at - u.began_at) / 60)))
       FROM (SELECT agent, used_tokens, finished_at, began_at FROM attempt
             UNION ALL SELECT agent, used_tokens, finished_at, began_at FROM superseded) u
      WHERE u.used_tokens > 0
-       AND EXISTS (SELECT FROM lockkeeper.agents a WHERE a.name = u.agent AND a.max_tpm IS NOT NULL)
      GROUP BY u.agent
 )
 SELECT e.attempt_id, e.task_id, e.agent, e.verdict, e.outcome,

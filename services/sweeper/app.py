@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.sweeper.loops import DatabaseGaugesLoop, GaugesLoop, SweepLoop
+from services.sweeper.loops import DatabaseGaugesLoop, ForgetLoop, GaugesLoop, SweepLoop
 from services.sweeper.settings import SweeperSettings
 from services.sweeper.storage import SweeperStorage
 from shared.runtime.process import Process, Service, run
@@ -24,6 +24,7 @@ async def compose(process: Process, settings: SweeperSettings) -> Service:
     return Service(
         loops=(
             SweepLoop(storage, Jobs(workspace), process.notes, settings),
+            ForgetLoop(storage, settings),
             GaugesLoop(storage, settings),
             DatabaseGaugesLoop(storage, settings),
         ),

@@ -23,6 +23,7 @@ log = structlog.get_logger()
 
 REPLICA_SECONDS = 20.0
 """A replica that has been silent for so long counts as gone."""
+_FORGOTTEN_AT_ONCE = 10_000
 
 
 class SweepLoop:
@@ -106,6 +107,23 @@ class SweepLoop:
         self._notes.send(Channel.ATTEMPT_SETTLED, [row["attempt_id"] for row in moved])
         if any(row["finding"] == Finding.TOO_LONG.value for row in moved):
             self._notes.send(Channel.CANCEL_REQUESTED)
+
+
+class ForgetLoop:
+    """Remove what nobody will ask for again."""
+
+    name = "forget"
+
+    def __init__(self, storage: SweeperStorage, settings: SweeperSettings) -> None:
+        self.poll_seconds = settings.forget_seconds
+        self._storage = storage
+        self._settings = settings
+
+    async def run_once(self) -> bool:
+        """One batch; True when it was full."""
+        if not await self._storage.take_duty("forget", self._settings.duty_seconds):
+            return False
+        return await self._storage.forget_spending(_FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE
 
 
 class GaugesLoop:

@@ -95,6 +95,17 @@ VALUES ($1, $2, lockkeeper.clock() + make_interval(secs => $3::float8))
  WHERE d.holder = excluded.holder OR d.expires_at <= lockkeeper.clock()
 RETURNING term
 
+-- name: forget_spending
+-- Remove what was spent too long ago to weigh on any budget.
+-- owner: sweeper
+-- returns: how many rows
+WITH old AS MATERIALIZED (
+    SELECT ctid FROM lockkeeper.token_spending WHERE at < lockkeeper.clock() - interval '10 minutes' LIMIT $1
+), gone AS (
+    DELETE FROM lockkeeper.token_spending s USING old WHERE s.ctid = old.ctid RETURNING 1
+)
+SELECT count(*) FROM gone
+
 -- name: drop_duties
 -- Let the others take over at once.
 -- owner: sweeper

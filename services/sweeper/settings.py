@@ -15,6 +15,7 @@ class SweeperSettings(BaseSettings):
     batch: int = Field(default=50, ge=1, le=1000, description="overdue attempts looked at in one sweep")
     threads: int = Field(default=8, ge=1, le=64, description="questions to the Jobs API at one time")
     duty_seconds: float = Field(default=15, ge=1, description="how long a silent sweeper keeps its duty")
+    forget_seconds: float = Field(default=60, gt=0, description="between removals of what nobody asks for again")
     gauges_seconds: float = Field(default=5, gt=0, description="between readings of the table-derived metrics")
     database_gauges_seconds: float = Field(default=30, gt=0, description="between readings of the database's own state")
     result_seconds: float = Field(default=30, ge=1, description="for the receiver to settle a result that was found")

@@ -54,6 +54,10 @@ class SweeperStorage:
         """Whether the duty is this replica's for the next seconds."""
         return await self._database.fetchval(_SQL["take_duty"].sql, duty, self._replica, seconds) is not None
 
+    async def forget_spending(self, limit: int) -> int:
+        """Remove token spending that weighs on nothing any more; returns how much of it."""
+        return int(await self._database.fetchval(_SQL["forget_spending"].sql, limit))
+
     async def drop_duties(self) -> None:
         """Let the others take over at once."""
         await self._database.execute(_SQL["drop_duties"].sql, self._replica)

@@ -10,6 +10,7 @@ import pytest
 
 from shared.contract.channels import Channel
 from shared.db.invariants import violations
+from shared.testing.rows import make_agent, make_tasks
 from tests.conftest import TestDatabase
 from tests.support.receiver import USAGE, receiver, stage
 
@@ -226,6 +227,19 @@ async def test_a_completed_attempt_without_usage_weighs_as_it_was_reserved(datab
         await it.post(attempt, "result", {"result": {}})
         row = await on.attempt(attempt)
         assert (row["used_tokens"], row["usage"]) == (500, None)
+
+
+async def test_r06_what_was_spent_without_a_budget_weighs_on_one_that_is_set_within_the_minute(
+    database: TestDatabase,
+) -> None:
+    await make_agent(database.owner, lease_seconds=300)
+    async with receiver(database) as it, stage(database) as on:
+        first = await on.claim()
+        await it.result(first)  # 120 tokens
+        await database.owner.execute("UPDATE lockkeeper.agents SET max_tpm = 600, version = version + 1")
+        await make_tasks(database.owner, 1, estimated_tokens=500)
+        assert await on.dispatcher.claim_tasks(10, 60) == []
+    assert await violations(database.owner) == []
 
 
 async def test_a_stored_result_is_copied_and_a_missing_one_refused(database: TestDatabase) -> None:

@@ -14,7 +14,7 @@ from shared.db.connecting import connect
 from shared.db.invariants import violations
 from tests.support.chaos.machine import Machine
 
-_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 _OPEN = "SELECT id, status FROM lockkeeper.tasks WHERE status IN ('enqueued', 'processing') ORDER BY created_at LIMIT 5"
 _UNENDED_RUNS = """
 SELECT task_id, status, run_id FROM lockkeeper.task_attempts

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.collector import Collector
 from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
@@ -17,16 +16,8 @@ QUEUE = (
 
 
 @pytest.fixture(scope="session")
-def collector() -> Iterator[Collector]:
-    """Where the stack's processes send their spans."""
-    with Collector() as made:
-        yield made
-
-
-@pytest.fixture(scope="session")
-def queue_stack(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[StackProcess]:
+def queue_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackProcess]:
     """Everything that carries documents, ready."""
-    traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "500"}
-    stack = StackProcess(tmp_path_factory.mktemp("queue") / "data", free_port(), *QUEUE, **traced).start(START_SECONDS)
+    stack = StackProcess(tmp_path_factory.mktemp("queue") / "data", free_port(), *QUEUE).start(START_SECONDS)
     yield stack
     stack.destroy()

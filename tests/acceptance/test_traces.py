@@ -1,23 +1,41 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.batch import StackUser, page
 from tests.support.collector import Collector
+from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        "LOCKKEEPER_TEST_TRACES" not in os.environ, reason="a stack of its own: LOCKKEEPER_TEST_TRACES=1"
+    ),
+]
+PARTS = ("console", "dispatcher", "callback_receiver", "cost_attributor", "setup", "mlflow")
 WAY = ("enqueue", "claim", "submit", "agent", "callback", "cost")
 FROM = ("console", "dispatcher", "dispatcher", "document_agent", "callback_receiver", "cost_attributor")
 
 
 @pytest.fixture
-def user(queue_stack: StackProcess) -> Iterator[StackUser]:
-    made = StackUser(queue_stack)
+def collector() -> Iterator[Collector]:
+    with Collector() as made:
+        yield made
+
+
+@pytest.fixture
+def user(collector: Collector, tmp_path: Path) -> Iterator[StackUser]:
+    traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "500"}
+    stack = StackProcess(tmp_path / "stack", free_port(), *PARTS, **traced).start(300)
+    made = StackUser(stack)
     yield made
     made.close()
+    stack.destroy()
 
 
 def test_one_trace_follows_a_task_through_all_processes_and_joins_with_the_logs(

@@ -25,7 +25,7 @@ from services.cost_attributor.gateways import BillingTables, Traces
 from services.cost_attributor.loops import AnswerCostRequests, AttributeTraces
 from services.cost_attributor.settings import CostAttributorSettings
 from services.cost_attributor.storage import CostStorage
-from shared.contract.errors import LockkeeperError
+from shared.contract.errors import LockkeeperError, TransientError
 from shared.contract.ownership import role_of
 from shared.db.notes import Notes
 from shared.vendors.mlflow_traces import TraceReader
@@ -38,7 +38,8 @@ SEED = int(os.environ.get("LOCKKEEPER_TEST_SEED", "7"))
 KILLS = 2
 """In each round."""
 ROUNDS = 4
-_DYING = (asyncio.CancelledError, LockkeeperError, OSError)
+TRIES = 20
+_DYING = (asyncio.CancelledError, LockkeeperError, OSError, AssertionError)
 CENT = Fraction(1, 100)
 KEEP = ("llm_cost", "compute_cost", "cost_status", "llm_cost_source", "input_tokens", "output_tokens")
 
@@ -95,14 +96,19 @@ class Bench:
         traces = AttributeTraces(storage, Traces(self.reader), notes, settings)
         bills = AnswerCostRequests(storage, BillingTables(self.warehouse, None), notes, settings)  # type: ignore[arg-type]
         try:
-            while await traces.run_once():
+            while await self._turn(traces) or await self._turn(bills):
                 pass
-            while await bills.run_once():
-                while await traces.run_once():
-                    pass
         finally:
             with suppress(LockkeeperError, OSError):
                 await pool.close()
+
+    @staticmethod
+    async def _turn(loop: AttributeTraces | AnswerCostRequests) -> bool:
+        """One round, tried again as the runtime does while the database is away."""
+        for _ in range(TRIES):
+            with suppress(TransientError):
+                return await loop.run_once()
+        raise AssertionError(f"{loop.name} does not get through")
 
     async def work(self, longest: float) -> None:
         """A few lives that end by a kill, then one that comes to its end."""

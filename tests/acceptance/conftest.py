@@ -15,7 +15,7 @@ QUEUE = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def queue_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackProcess]:
     """Everything that carries documents, ready."""
     stack = StackProcess(tmp_path_factory.mktemp("queue") / "data", free_port(), *QUEUE).start(START_SECONDS)

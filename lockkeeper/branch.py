@@ -73,11 +73,15 @@ def adopt(url: str | None, *, yes: bool, as_json: bool) -> None:
 @branch.command()
 @click.argument("name")
 @url_option
-def delete(name: str, url: str | None) -> None:
+@json_option
+def delete(name: str, url: str | None, *, as_json: bool) -> None:
     """Delete a copy that `create` made."""
     _check_name(name)
     _run(_delete(name, database_url(url)))
-    click.echo(f"deleted {name}")
+    if as_json:
+        show.as_json({"deleted": name})
+    else:
+        click.echo(f"deleted {name}")
 
 
 async def _create(name: str, source: str, days: int, *, mask: bool) -> dict[str, Any]:

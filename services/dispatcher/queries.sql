@@ -308,7 +308,9 @@ WITH due AS MATERIALIZED (
        AND (u.pack_id IS NULL OR u.status = 'lost' OR NOT EXISTS (
             SELECT FROM lockkeeper.task_attempts o
              WHERE o.pack_id = u.pack_id AND o.status IN ('leased', 'submitted', 'running')
-               AND o.cancel_requested_at IS NULL))
+               AND o.cancel_requested_at IS NULL
+            -- Asked for each one by the index: a hash of all attempts is never worth it.
+            OFFSET 0))
      ORDER BY u.cancel_requested_at LIMIT $1
        FOR NO KEY UPDATE SKIP LOCKED
 )

@@ -198,7 +198,9 @@ def app(database: TestDatabase, tmp_path: Path) -> Iterator[httpx.Client]:
         process = subprocess.Popen(
             [sys.executable, str(BUNDLE / "app" / "main.py")], env=environment, stdout=log, stderr=log
         )
-    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10)
+    client = httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10, headers={"X-Forwarded-User": "watcher"}
+    )
     try:
         yield client
         process.send_signal(signal.SIGTERM)

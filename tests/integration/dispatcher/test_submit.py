@@ -280,7 +280,7 @@ async def test_d07_only_ids_travel_as_parameters(
     row = await task_row(database, task)
     (run,) = [each for each in workspace.runs() if each["run_id"] == row["run_id"]]
     given = {each["name"]: each["value"] for each in run["job_parameters"]}
-    assert given == {"task_id": str(task), "attempt_id": str(row["attempt_id"])}
+    assert given == {"task_id": str(task), "attempt_id": str(row["attempt_id"]), "pack_id": ""}
 
 
 async def test_q08_no_transaction_is_open_while_the_runner_is_asked(

@@ -1,50 +1,39 @@
 """The whole OpenAPI of the console and the underwriting API, called with all that fits and all that does not.
 
-Schemathesis makes the calls from the documents themselves. As an administrator nothing may answer 5xx or tell
-of our insides; as a viewer nothing may have an effect. Every text field carries SQL, markup, paths and addresses.
+Schemathesis makes the calls from the documents themselves, by turns for every operation. Half of the ids and
+names lead to real rows, and every text may carry a statement, markup, a path or an address. As an
+administrator nothing may answer 5xx or tell of our insides; as a viewer nothing may have an effect.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
+import random
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
 
-from shared.contract.ownership import role_of
-from tests.support.postgres import PostgresServer, free_port
-from tests.support.statements import ROOT
-from tests.support.workspace import WorkspaceDouble
+from tests.support import hostile
+from tests.support.attacked import ADMIN, DOCUMENTS, Attacked, Known, attacked
+from tests.support.batch import page
 
-DATABASE = "attacked"
-DOCUMENTS = {"console": "/api/v1/openapi.json", "underwriting_api": "/api/v1/underwriting/openapi.json"}
-PEOPLE = ("admin", "viewer")
+TURNS = [(mode, who) for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE) for who in ("admin", "viewer")]
+LATEST_SECONDS = 30.0
 _LEAKS = re.compile(
-    r"Traceback|asyncpg|File \"/|\bat 0x[0-9a-f]{6}|lockkeeper_(console|owner)|postgresql://|syntax error at|"
-    r"relation \"|column \"|PGPASSWORD|BEGIN PRIVATE KEY|/site-packages/"
+    r"Traceback|asyncpg|File \"/|\bat 0x[0-9a-f]{6}|lockkeeper_(console|owner)|postgresql://[^1]|syntax error at|"
+    r"relation \"|column \"|PGPASSWORD|BEGIN PRIVATE KEY|/site-packages/|root:x:0"
 )
 _NOT_AN_ANSWER = frozenset({503, 507})
-"""Said on purpose when something outside is away: Temporal is, here."""
-_WATCHED = (
-    "lockkeeper.tasks", "lockkeeper.agents", "lockkeeper.documents", "lockkeeper.operator_audit",
-    "lockkeeper.model_prices", "lockkeeper.cost_requests", "lockkeeper.customers", "lockkeeper.api_tokens",
-    "agent_ops.agent_runs", "agent_ops.agent_review_decisions",
-)  # fmt: skip
+"""Said on purpose when something outside is away."""
+_SECONDS_KNOWN = 10.0
 
 
 @dataclass
@@ -53,12 +42,16 @@ class Witness:
 
     faults: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
-    operations: set[str] = field(default_factory=set)
+    calls: Counter[str] = field(default_factory=Counter)
+    served: Counter[str] = field(default_factory=Counter)
+    slowest: float = 0.0
 
     def judge(self, person: str, label: str, answer: Any, sent: str) -> None:
-        self.operations.add(label)
+        self.calls[label] += 1
         self.answers[f"{person} {answer.status_code}"] += 1
-        text = answer.text[:100_000] if "json" in answer.headers.get("content-type", "") else ""
+        self.served[label] += person == "admin" and answer.status_code < 300
+        self.slowest = max(self.slowest, answer.elapsed)
+        text = answer.text[:100_000] if "json" in answer.headers.get("content-type", [""])[0] else ""
         said = None
         if answer.status_code >= 500 and answer.status_code not in _NOT_AN_ANSWER:
             said = f"{answer.status_code} {text[:300]}"
@@ -66,75 +59,95 @@ class Witness:
             said = f"tells {leak[0]!r}: {text[:300]}"
         elif person == "viewer" and answer.request.method not in {"GET", "HEAD"} and answer.status_code < 400:
             said = f"let a viewer {answer.request.method}: {answer.status_code}"
+        elif answer.elapsed > LATEST_SECONDS:
+            said = f"{answer.status_code} after {answer.elapsed:.1f} s"
         if said is not None and len(self.faults) < 50:
             self.faults.append(f"{label} as {person}: {said} <- {sent[:300]}")
             print(self.faults[-1], flush=True)
 
 
-@contextmanager
-def service(name: str, server: PostgresServer, double: WorkspaceDouble, home: Path) -> Iterator[str]:
-    """A service as a process that believes whom its proxy names; its address."""
-    port = free_port()
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("LOCKKEEPER_", "PG"))}
-    own = {
-        **double.environment(), "LOCKKEEPER_DATABASE_URL": server.url(role_of(name), DATABASE),
-        "LOCKKEEPER_PORT": str(port), "LOCKKEEPER_IDENTITY_MODE": "forwarded", "TEMPORAL_ADDRESS": "127.0.0.1:1",
-        "LOCKKEEPER_IDENTITY_TRUSTED_PROXIES": '["127.0.0.0/8"]',
-        "LOCKKEEPER_IDENTITY_ROLES": '{"admin": ["admin"], "viewer": ["viewer"]}',
-    }  # fmt: skip
-    with (home / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"services.{name}"], cwd=ROOT, env=clean | own, stdout=log, stderr=log
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 120
-        while not _answers(url + DOCUMENTS[name]):
-            assert process.poll() is None and time.monotonic() < deadline, (home / f"{name}.log").read_text()[-2000:]
-            time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(30)
+class Hand:
+    """Puts into a call what leads somewhere, and what should not."""
+
+    def __init__(self, known: Known, number: int) -> None:
+        self._known = known
+        self._chance = random.Random(number)
+
+    def spoil(self, case: Any) -> None:
+        """Half of the ids become real ones, and now and then a text becomes hostile."""
+        path, query = case.path_parameters or {}, case.query or {}
+        self._aim(path, "customer" if "/customers/" in case.operation.label else "agent", 0.7)
+        if "review_id" in path and "review" in self._known and self._chance.random() < 0.7:
+            path["run_id"], path["review_id"] = self._chance.choice(self._known["review"]).split()
+        self._aim(query, "agent", 0.4)
+        self._poison(query)
+        for body in _objects(case.body):
+            self._aim(body, "agent", 0.6)
+            self._poison(body)
+        if isinstance(case.body, dict) and "multipart" in (case.media_type or "") and self._chance.random() < 0.5:
+            case.body["files"] = [page(self._chance.randint(1, 1000))]
+
+    def _aim(self, given: dict[str, Any], name: str, likely: float) -> None:
+        for key, value in list(given.items()):
+            kind = name if key == "name" else key
+            if kind in self._known and self._chance.random() < likely:
+                real = self._chance.choice(self._known[kind])
+                given[key] = [real] if isinstance(value, list) else real
+
+    def _poison(self, given: dict[str, Any]) -> None:
+        texts = [key for key, value in given.items() if isinstance(value, str)]
+        if texts and self._chance.random() < 0.3:
+            given[self._chance.choice(texts)] = self._chance.choice(hostile.ALL)
 
 
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, headers={"X-Forwarded-User": "admin"}, timeout=5, trust_env=False).is_success
-    except httpx.TransportError:
-        return False
+def _objects(body: Any) -> list[dict[str, Any]]:
+    """A body and the objects in its lists, such as prices and children."""
+    if not isinstance(body, dict):
+        return []
+    lists = [value for value in body.values() if isinstance(value, list)]
+    return [body, *(each for some in lists for each in some if isinstance(each, dict))]
 
 
-def attack(url: str, document: str, witness: Witness, until: float, examples: int) -> None:
-    """Every operation in turn, valid and invalid, as both persons, until the time is over."""
-    headers = {"X-Forwarded-User": "admin"}
-    schema = schemathesis.openapi.from_dict(
-        httpx.get(url + document, headers=headers, timeout=30, trust_env=False).json()
-    )
-    operations = [each.ok() for each in schema.get_all_operations()]
-    number = 0
+def operations(it: Attacked) -> list[tuple[str, Any]]:
+    """Every operation of both documents with the address that it is sent to."""
+    found = []
+    for name, document in DOCUMENTS.items():
+        answer = httpx.get(it.urls[name] + document, headers=ADMIN, timeout=30, trust_env=False)
+        schema = schemathesis.openapi.from_dict(answer.json())
+        found += [(it.urls[name], each.ok()) for each in schema.get_all_operations()]
+    return found
+
+
+def attack(it: Attacked, witness: Witness, until: float, examples: int) -> int:
+    """All operations by turns until the time is over, the first turn in any case; how many there are."""
+    all_of_them, number, looked = operations(it), 0, 0.0
+    strategies: dict[tuple[str, GenerationMode], Any] = {}
+    known = it.known()
     while True:
-        for operation in operations:
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-                for person in PEOPLE:
-                    number += 1
-                    _storm(operation, mode, url, person, witness, examples, number)
-                    if time.monotonic() > until:
-                        return
+        for mode, person in TURNS:
+            for url, operation in all_of_them:
+                number += 1
+                if number > len(all_of_them) and time.monotonic() > until:
+                    return len(all_of_them)
+                if time.monotonic() > looked + _SECONDS_KNOWN:
+                    known, looked = it.known(), time.monotonic()
+                key = operation.label, mode
+                if key not in strategies:
+                    strategies[key] = operation.as_strategy(generation_mode=mode)
+                _storm(strategies[key], url, person, witness, examples, Hand(known, number), number)
 
 
-def _storm(
-    operation: Any, mode: GenerationMode, url: str, person: str, witness: Witness, examples: int, number: int
-) -> None:
+def _storm(strategy: Any, url: str, person: str, witness: Witness, examples: int, hand: Hand, number: int) -> None:
     @seed(number)
     @settings(
         max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck),
         phases=[Phase.explicit, Phase.generate],
     )  # fmt: skip
-    @given(case=operation.as_strategy(generation_mode=mode))
+    @given(case=strategy)
     def storm(case: Any) -> None:
+        hand.spoil(case)
         answer = case.call(base_url=url, headers={"X-Forwarded-User": person}, timeout=60)
-        witness.judge(person, operation.label, answer, f"{case.path_parameters} {case.query} {case.body!r}")
+        witness.judge(person, case.operation.label, answer, f"{case.path_parameters} {case.query} {case.body!r}")
 
     try:
         storm()
@@ -142,42 +155,18 @@ def _storm(
         witness.answers[f"not sent: {type(error).__name__}"] += 1
 
 
-async def _prepare(server: PostgresServer) -> None:
-    await server.make_template()
-    await server.clone(DATABASE)
-    owner = await asyncpg.connect(server.url(database=DATABASE))
-    await owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('reader', 'document-agent')")
-    await owner.close()
-
-
-async def _rows(server: PostgresServer) -> dict[str, int]:
-    owner = await asyncpg.connect(server.url(database=DATABASE))
-    try:
-        return {table: await owner.fetchval(f"SELECT count(*) FROM {table}") for table in _WATCHED}
-    finally:
-        await owner.close()
-
-
 def run(minutes: float) -> dict[str, Any]:
-    """The attack over so many minutes, shared by the two APIs."""
-    witness, examples = Witness(), 20 if minutes >= 10 else 4
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lockkeeper-attack-")))
-        server = PostgresServer.create()
-        stack.callback(server.destroy)
-        asyncio.run(_prepare(server))
-        double = WorkspaceDouble(home / "workspace")
-        stack.callback(double.stop)
-        urls = {name: stack.enter_context(service(name, server, double, home)) for name in DOCUMENTS}
-        began = time.monotonic()
-        for share, name in ((0.75, "console"), (1.0, "underwriting_api")):
-            attack(urls[name], DOCUMENTS[name], witness, began + minutes * 60 * share, examples)
-        rows = asyncio.run(_rows(server))
-        for name in DOCUMENTS:
-            for line in (home / f"{name}.log").read_text(errors="replace").splitlines():
-                if '"request_failed"' in line or "Traceback" in line:
-                    witness.faults.append(f"{name}: {line[:1500]}")
+    """The attack over so many minutes."""
+    witness, examples = Witness(), 8 if minutes >= 10 else 2
+    with tempfile.TemporaryDirectory(prefix="lockkeeper-attack-") as folder, attacked(Path(folder)) as it:
+        there = attack(it, witness, time.monotonic() + minutes * 60, examples)
+        rows = it.rows()
+        witness.faults += it.complaints()
+    if len(witness.calls) < there:
+        witness.faults.append(f"{there - len(witness.calls)} operations were never called")
     return {
         "name": "soak_attack", "minutes": minutes, "faults": witness.faults, "answers": dict(witness.answers),
-        "calls": sum(witness.answers.values()), "operations": len(witness.operations), "rows": rows,
+        "calls": witness.calls.total(), "operations": len(witness.calls), "of_operations": there,
+        "calls_by_operation": {label: [count, witness.served[label]] for label, count in witness.calls.items()},
+        "slowest_seconds": round(witness.slowest, 1), "rows": rows,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -29,6 +30,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _READ_PAST_BYTES = 16 * 2**20
+BODY_SECONDS = 30.0
+"""A body must have come by then; one of the larger kind must not be silent for so long."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -37,9 +40,10 @@ class Edge:
 
     def __init__(
         self, app: ASGIApp, *, max_body_bytes: int, other_limits: Mapping[str, int] = MappingProxyType({}),
-        allowed_hosts: Iterable[str] = (),
+        allowed_hosts: Iterable[str] = (), body_seconds: float = BODY_SECONDS,
     ) -> None:  # fmt: skip
         self._app = app
+        self._body_seconds = body_seconds
         self._max_body_bytes = max_body_bytes
         self._limits = other_limits
         self._allowed_hosts = frozenset(allowed_hosts)
@@ -62,22 +66,14 @@ class Edge:
                     answer.setdefault(name, value)
             await send(message)
 
-        limit = left = self._limits.get(scope["path"], self._max_body_bytes)
-
-        async def receive_bounded() -> Message:
-            nonlocal left
-            message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise HTTPException(413, f"The body is larger than {limit} bytes.")
-            return message
-
+        limit = self._limits.get(scope["path"], self._max_body_bytes)
+        body = _Body(receive, limit, self._body_seconds, is_large=scope["path"] in self._limits)
         refusal = self._refusal(scope, headers, limit)
         try:
             if refusal is not None:
                 await refusal(scope, receive, send_with_headers)
             else:
-                await self._app(scope, receive_bounded, send_with_headers)
+                await self._app(scope, body.receive, send_with_headers)
         finally:
             # The route's pattern, not the path: ids must not become labels.
             route = getattr(scope.get("route"), "path", "none")
@@ -98,6 +94,33 @@ class Edge:
             closing = {"Connection": "close"} if int(length) > _READ_PAST_BYTES else None
             return problem(413, "Too large", detail, reason="too_large", headers=closing)
         return None
+
+
+class _Body:
+    """A request's body as it comes: so many bytes, in such a time. A large one must only never fall silent."""
+
+    def __init__(self, receive: Receive, limit: int, seconds: float, *, is_large: bool) -> None:
+        self._receive = receive
+        self._limit = self._left = limit
+        self._seconds = seconds
+        self._is_large = is_large
+        self._until: float | None = asyncio.get_running_loop().time() + seconds
+
+    async def receive(self) -> Message:
+        """The next message. Raises HTTPException 408 or 413."""
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, "The body did not come in time.", {"Connection": "close"}) from None
+        if not message.get("more_body", False):
+            self._until = None  # from here on only the client's going away is waited for
+        elif self._is_large:
+            self._until = asyncio.get_running_loop().time() + self._seconds
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            raise HTTPException(413, f"The body is larger than {self._limit} bytes.")
+        return message
 
 
 def is_own(headers: Headers, host: str) -> bool:

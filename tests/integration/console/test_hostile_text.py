@@ -33,7 +33,11 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 """A body that fits, for every operation that takes JSON."""
 INSIDE = ("input", "labels", "options", "filter", "models", "customer_weights")
-TEXTS = (*hostile.SQL, "\x00", "a\x00b", "\ud7ff", "\u202e", *hostile.PATHS[:4], *hostile.MARKUP[:2])
+TEXTS = (
+    "'", "\"'); DROP TABLE lockkeeper.tasks; --", "$$ $1 $tag$ /* \\", "100% _ %s {0}", "E'\\x00'::regclass || pg_sleep(9)",
+    "a\x00b", hostile.PATHS[0], hostile.MARKUP[1],
+)  # fmt: skip
+"""Few, because each goes to every place; the long attack has them all."""
 LEAKS = ("Traceback", "asyncpg", "syntax error", 'relation "', "/site-packages/", "root:x:0")
 
 
@@ -119,7 +123,7 @@ async def test_no_text_becomes_a_statement_a_path_or_an_error(console: Console) 
         for begin in range(0, len(calls), 10):
             await asyncio.gather(*(ask(*each) for each in calls[begin : begin + 10]))
     assert told == []
-    assert sent > 2_000
+    assert sent > 80 * len(TEXTS)
     assert await console.database.owner.fetchval("SELECT count(*) > 0 FROM lockkeeper.tasks")
 
 
@@ -155,7 +159,7 @@ async def test_json_bombs_are_refused_in_words(console: Console, body: bytes, he
     answer = await console.http.post(
         f"{API}/tasks", content=body, headers={"Content-Type": "application/json", **headers}, timeout=20
     )
-    assert answer.status_code in {201, 413, 415, 422}, answer.text[:300]
+    assert answer.status_code in {201, 400, 413, 415, 422}, answer.text[:300]
     assert not any(leak in answer.text for leak in LEAKS)
 
 
@@ -170,8 +174,9 @@ async def test_a_body_that_never_ends_is_408(
             kind = "application/json" if path == "tasks" else "multipart/form-data; boundary=b"
             writer.write(
                 f"POST {API}/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n"
-                "Content-Length: 100\r\n\r\n{".encode()
+                "Content-Length: 100\r\n\r\n--b".encode()
             )
             assert b" 408 " in await asyncio.wait_for(reader.readline(), 5), path
             writer.close()
+            await writer.wait_closed()
         assert list(console.spool_dir.iterdir()) == []

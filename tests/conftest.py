@@ -39,14 +39,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("postgres", versions, ids=lambda version: f"pg{version}", indirect=True, scope="session")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file of tests stays with one worker, and so do the files that share a whole stack."""
-    for item in items:
-        shared = "queue_stack" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("queue_stack" if shared else item.location[0]))
-
-
 @pytest.fixture(scope="session")
 def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """A server of this session with the migrated template in it."""

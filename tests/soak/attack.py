@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
@@ -61,9 +62,14 @@ class Witness:
             said = f"let a viewer {answer.request.method}: {answer.status_code}"
         elif answer.elapsed > LATEST_SECONDS:
             said = f"{answer.status_code} after {answer.elapsed:.1f} s"
-        if said is not None and len(self.faults) < 50:
-            self.faults.append(f"{label} as {person}: {said} <- {sent[:300]}")
-            print(self.faults[-1], flush=True)
+        if said is not None:
+            self.fault(f"{label} as {person}: {said} <- {sent[:300]}")
+
+    def fault(self, said: str) -> None:
+        """Put on record what must not be."""
+        if len(self.faults) < 50:
+            self.faults.append(said)
+            print(said, flush=True)
 
 
 class Hand:
@@ -118,7 +124,7 @@ def operations(it: Attacked) -> list[tuple[str, Any]]:
     return found
 
 
-def attack(it: Attacked, witness: Witness, until: float, examples: int) -> int:
+def attack(it: Attacked, witness: Witness, until: float, examples: int, session: requests.Session) -> int:
     """All operations by turns until the time is over, the first turn in any case; how many there are."""
     all_of_them, number, looked = operations(it), 0, 0.0
     strategies: dict[tuple[str, GenerationMode], Any] = {}
@@ -134,10 +140,19 @@ def attack(it: Attacked, witness: Witness, until: float, examples: int) -> int:
                 key = operation.label, mode
                 if key not in strategies:
                     strategies[key] = operation.as_strategy(generation_mode=mode)
-                _storm(strategies[key], url, person, witness, examples, Hand(known, number), number)
+                _storm(strategies[key], url, person, witness, examples, Hand(known, number), number, session)
 
 
-def _storm(strategy: Any, url: str, person: str, witness: Witness, examples: int, hand: Hand, number: int) -> None:
+def _storm(
+    strategy: Any,
+    url: str,
+    person: str,
+    witness: Witness,
+    examples: int,
+    hand: Hand,
+    number: int,
+    session: requests.Session,
+) -> None:
     @seed(number)
     @settings(
         max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck),
@@ -146,8 +161,13 @@ def _storm(strategy: Any, url: str, person: str, witness: Witness, examples: int
     @given(case=strategy)
     def storm(case: Any) -> None:
         hand.spoil(case)
-        answer = case.call(base_url=url, headers={"X-Forwarded-User": person}, timeout=60)
-        witness.judge(person, case.operation.label, answer, f"{case.path_parameters} {case.query} {case.body!r}")
+        sent = f"{case.path_parameters} {case.query} {case.body!r}"
+        try:
+            answer = case.call(base_url=url, headers={"X-Forwarded-User": person}, timeout=60, session=session)
+        except OSError as error:
+            witness.fault(f"{case.operation.label} as {person}: broke off, {error} <- {sent[:300]}")
+        else:
+            witness.judge(person, case.operation.label, answer, sent)
 
     try:
         storm()
@@ -158,8 +178,12 @@ def _storm(strategy: Any, url: str, person: str, witness: Witness, examples: int
 def run(minutes: float) -> dict[str, Any]:
     """The attack over so many minutes."""
     witness, examples = Witness(), 8 if minutes >= 10 else 2
-    with tempfile.TemporaryDirectory(prefix="lockkeeper-attack-") as folder, attacked(Path(folder)) as it:
-        there = attack(it, witness, time.monotonic() + minutes * 60, examples)
+    with (
+        tempfile.TemporaryDirectory(prefix="lockkeeper-attack-") as folder,
+        attacked(Path(folder)) as it,
+        requests.Session() as session,
+    ):
+        there = attack(it, witness, time.monotonic() + minutes * 60, examples, session)
         rows = it.rows()
         witness.faults += it.complaints()
     if len(witness.calls) < there:

@@ -101,7 +101,7 @@ class CostRoutes:
         """
         group_by, zone = rows_of.group_by, rows_of.zone
         if form == "csv":
-            return csv_answer(f"lockkeeper-costs-by-{group_by}.csv", await _begun(self._csv(group_by, zone, chosen)))
+            return await csv_answer(f"lockkeeper-costs-by-{group_by}.csv", self._csv(group_by, zone, chosen))
         following = None
         if group_by == "task":
             rows = await self._storage.list_task_costs(chosen, decode_cursor(cursor), limit)
@@ -145,18 +145,6 @@ class CostRoutes:
         while len(rows) == _CSV_PAGE:
             rows = await self._storage.list_task_costs(chosen, (rows[-1]["created_at"], rows[-1]["id"]), _CSV_PAGE)
             yield csv_text(_cells(_shown_task(row), columns) for row in rows)
-
-
-async def _begun(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    """The same lines, the first of them made already: what cannot be answered fails before the answer begins."""
-    first = await anext(lines)
-
-    async def chained() -> AsyncIterator[str]:
-        yield first
-        async for each in lines:
-            yield each
-
-    return chained()
 
 
 def _range(body: RefreshRequest | None) -> tuple[datetime, datetime]:

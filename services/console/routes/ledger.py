@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -77,7 +78,7 @@ class LedgerRoutes:
     ) -> Response:
         """The ledger's lines behind a figure, each with its price and what it said before."""
         if form == "csv":
-            return csv_answer("lockkeeper-ledger.csv", self._csv(chosen, wanted))
+            return await csv_answer("lockkeeper-ledger.csv", self._csv(chosen, wanted))
         return Json(await self._why(chosen, wanted, cursor, limit))
 
     async def page(
@@ -93,7 +94,7 @@ class LedgerRoutes:
         rows = [
             {**row, **{name: amount(row[name]) for name in _GAP}} for row in await self._storage.reconcile_costs(chosen)
         ]
-        return _table("reconciliation", rows, form)
+        return await _table("reconciliation", rows, form)
 
     async def forecast(self, chosen: Filter, form: Format = "json") -> Response:
         """What the waiting tasks will cost by what finished ones did; `no_history` where nothing finished yet."""
@@ -102,7 +103,7 @@ class LedgerRoutes:
             {**row, **{name: amount(row[name], NO_HISTORY) for name in names}}
             for row in await self._storage.forecast_costs(chosen)
         ]
-        return _table("forecast", rows, form)
+        return await _table("forecast", rows, form)
 
     async def budgets(self, limit: Limit = 100) -> Response:
         """Budgets of agents and customers, and what was told of them."""
@@ -143,13 +144,21 @@ def query_of(request: Request, **changed: str) -> str:
     return urlencode([*kept, *changed.items()])
 
 
-def csv_answer(name: str, lines: AsyncIterator[str]) -> Response:
-    """A CSV file for a spreadsheet."""
+async def csv_answer(name: str, lines: AsyncIterator[str]) -> Response:
+    """A CSV file for a spreadsheet. What is wrong with the question shows before the answer begins."""
+    begun = [piece for _ in range(2) if (piece := await anext(lines, None)) is not None]
+
+    async def pieces() -> AsyncIterator[str]:
+        for piece in begun:
+            yield piece
+        async for piece in lines:
+            yield piece
+
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(lines, headers=headers, media_type="text/csv; charset=utf-8")
+    return StreamingResponse(pieces(), headers=headers, media_type="text/csv; charset=utf-8")
 
 
-def _table(name: str, rows: Sequence[Mapping[str, Any]], form: str) -> Response:
+async def _table(name: str, rows: Sequence[Mapping[str, Any]], form: str) -> Response:
     if form == "json":
         return Json({"rows": rows})
 
@@ -157,14 +166,15 @@ def _table(name: str, rows: Sequence[Mapping[str, Any]], form: str) -> Response:
         columns = list(rows[0]) if rows else ["agent"]
         yield csv_text([columns, *([_number(row[each]) for each in columns] for row in rows)])
 
-    return csv_answer(f"lockkeeper-{name}.csv", lines())
+    return await csv_answer(f"lockkeeper-{name}.csv", lines())
+
+
+_NEGATIVE = re.compile(r"-[0-9]+(\.[0-9]+)?")
 
 
 def _number(value: object) -> object:
     """An amount as a number, so that a negative one is not taken for a formula."""
-    if isinstance(value, str) and value.lstrip("-")[:1].isdigit():
-        return Decimal(value)
-    return value
+    return Decimal(value) if isinstance(value, str) and _NEGATIVE.fullmatch(value) else value
 
 
 def _cell(value: object) -> object:

@@ -180,3 +180,15 @@ async def test_a_body_that_never_ends_is_408(
             writer.close()
             await writer.wait_closed()
         assert list(console.spool_dir.iterdir()) == []
+
+
+async def test_a_table_as_csv_is_whole_or_refused(console: Console) -> None:
+    """An agent's name may begin with a digit and is no number; a question that cannot be asked is no half answer."""
+    await console.make_agent("7up")
+    await console.enqueue(agent="7up")
+    for name in ("forecast", "reconciliation"):
+        assert (await console.http.get(f"{API}/costs/{name}?format=csv")).status_code == 200
+    assert "7up" in (await console.http.get(f"{API}/costs/forecast?format=csv")).text
+    for path in ("/costs/lines?format=csv&figure=llm_cost&group_by=agent&key=%00", "/costs?format=csv&agent=%00"):
+        answer = await console.http.get(API + path)
+        assert answer.status_code in {200, 422}, answer.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import structlog
@@ -26,15 +27,20 @@ class Deployment:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._asked_at = float("-inf")
+        self._asking = asyncio.Lock()
         self.is_known_adopted = False
 
     async def is_adopted(self) -> bool:
         """Whether it may act. A yes is remembered, because claims ask again in their own statement; a no is not."""
         if self.is_known_adopted:
             return True
-        if time.monotonic() - self._asked_at > _ASK_SECONDS:
-            self._asked_at = time.monotonic()
-            self.is_known_adopted = bool(await self._database.fetchval(_SQL["read_adopted"].sql))
-            if not self.is_known_adopted:
-                log.error("not_adopted", means="this database is a copy; nothing acts until `lockkeeper branch adopt`")
+        # Who comes while somebody asks hears the same answer: a loop that is told no rests for its whole interval.
+        async with self._asking:
+            if not self.is_known_adopted and time.monotonic() - self._asked_at > _ASK_SECONDS:
+                self._asked_at = time.monotonic()
+                self.is_known_adopted = bool(await self._database.fetchval(_SQL["read_adopted"].sql))
+                if not self.is_known_adopted:
+                    log.error(
+                        "not_adopted", means="this database is a copy; nothing acts until `lockkeeper branch adopt`"
+                    )
         return self.is_known_adopted

@@ -21,6 +21,7 @@ from lockkeeper.cli import lockkeeper
 from services.dispatcher.storage import DispatcherStorage
 from shared.contract.ownership import role_of
 from shared.db.connecting import connect
+from shared.db.deployment import Deployment
 from shared.db.pool import Database
 from shared.testing.rows import make_agent, make_tasks
 from shared.testing.wait import until
@@ -213,3 +214,10 @@ async def test_a_lakebase_branch_is_made_and_deleted_through_the_platform(
     assert spec == {"source_branch": "projects/p/branches/production", "ttl": "259200s"}
     await lakebase.delete_branch(endpoint, "debug")
     assert workspace.http.get("/api/2.0/postgres/projects/p/branches/debug").status_code == 404
+
+
+async def test_loops_that_ask_at_the_same_moment_hear_the_same_answer(database: TestDatabase) -> None:
+    pool = await database.open("sweeper")
+    deployment = Deployment(pool)
+    assert await asyncio.gather(*(deployment.is_adopted() for _ in range(5))) == [True] * 5
+    await pool.close()

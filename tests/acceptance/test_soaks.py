@@ -6,6 +6,11 @@ import pytest
 
 from tests.soak import attack, credentials
 
+# The generator of hostile calls leaves sockets of refused connections to the collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed:ResourceWarning"
+)
+
 
 @pytest.mark.timeout(900)
 def test_passwords_of_seconds_restarts_and_fail_overs_are_noticed_by_nobody() -> None:

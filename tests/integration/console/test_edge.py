@@ -83,7 +83,7 @@ async def test_when_every_connection_is_taken_each_call_says_so_in_time(database
         ]
         answers = await asyncio.gather(*(console.http.get(API + path) for path in paths))
         answers.append(await console.http.post(f"{API}/tasks", json={"agent": "reader", "input": {}}))
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
         for answer in answers:
             assert answer.status_code == 503
             assert int(answer.headers["retry-after"]) >= 1

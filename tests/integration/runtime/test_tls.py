@@ -81,13 +81,15 @@ class SecureServer:
             arguments += ["-c", f"{name}={value}"]
         self.process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
-        while not self._listens():
+        while not self._takes_logins():
             assert time.monotonic() < deadline and self.process.poll() is None
             time.sleep(0.05)
 
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+    def _takes_logins(self) -> bool:
+        """An open port is not enough: it refuses logins while the server is starting up."""
+        with suppress(FileNotFoundError):
+            return "ready" in (self.data / "postmaster.pid").read_text(encoding="utf-8")
+        return False
 
     def stop(self) -> None:
         if self.process is not None:

@@ -7,13 +7,18 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.api.enums.v1 import RoutingConfigUpdateState
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkerDeploymentRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
+)
 from temporalio.service import RPCError
 
 from shared.testing.wait import until
 from tests.support.underwriting import FAST, Underwriting, fails
 from tests.support.workflow_versions import PatchedStep
 
+DEPLOYMENT = "lockkeeper-underwriting"
 HISTORIES = Path(__file__).parents[2] / "unit" / "underwriting_worker" / "histories"
 
 
@@ -45,9 +50,9 @@ async def test_t_05_two_versions_side_by_side_and_the_waiting_runs_go_over_to_th
 
             await make_current(desk, "two")
             new = await desk.start()
+            await desk.reaches(new, "awaiting_review")
             await desk.decide(waiting, "request_more_info", note="after the deploy")
             await desk.reaches(waiting, "awaiting_review", turn=2)
-            await desk.reaches(new, "awaiting_review")
             for run, turn in ((waiting, 2), (beside, 1), (new, 1)):
                 await desk.decide(run, turn=turn)
                 assert await desk.handle(run).result() == "approved"
@@ -60,19 +65,23 @@ async def announced(desk: Underwriting, run: UUID) -> list[int]:
 
 
 async def make_current(desk: Underwriting, build: str) -> None:
-    """What a deploy does once the new workers poll: work goes to this version from now on."""
-    request = SetWorkerDeploymentCurrentVersionRequest(
-        namespace=desk.client.namespace, deployment_name="lockkeeper-underwriting", build_id=build
-    )
+    """What a deploy does once the new workers poll: work goes to this version from now on.
 
-    async def done() -> bool:
+    The server takes the order at once and carries it to its task queues afterwards.
+    """
+    name, service = {"namespace": desk.client.namespace, "deployment_name": DEPLOYMENT}, desk.client.workflow_service
+    order = SetWorkerDeploymentCurrentVersionRequest(build_id=build, **name)
+
+    async def carried_out() -> bool:
         try:
-            await desk.client.workflow_service.set_worker_deployment_current_version(request)
+            await service.set_worker_deployment_current_version(order)
+            state = await service.describe_worker_deployment(DescribeWorkerDeploymentRequest(**name))
         except RPCError:
             return False
-        return True
+        told = state.worker_deployment_info.routing_config_update_state
+        return told == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
 
-    await until(done, seconds=30, every=0.2)
+    await until(carried_out, seconds=30, every=0.2)
 
 
 @pytest.mark.skipif("LOCKKEEPER_TEST_WRITE" not in os.environ, reason="records the histories that replay tests keep")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -32,50 +31,14 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /prices/repricings": {"from": "2026-01-01T00:00:00Z", "to": "2026-02-01T00:00:00Z", "models": ["m"]},
 }
 """A body that fits, for every operation that takes JSON."""
+IDS = ("task_id", "document_id", "request_id", "repricing_id")
+NAMES = dict.fromkeys(IDS, NOBODY) | {"name": "reader", "page": "1"}
 INSIDE = ("input", "labels", "options", "filter", "models", "customer_weights")
-TEXTS = (
-    "'", "\"'); DROP TABLE lockkeeper.tasks; --", "$$ $1 $tag$ /* \\", "100% _ %s {0}", "E'\\x00'::regclass || pg_sleep(9)",
-    "a\x00b", hostile.PATHS[0], hostile.MARKUP[1],
-)  # fmt: skip
-"""Few, because each goes to every place; the long attack has them all."""
-LEAKS = ("Traceback", "asyncpg", "syntax error", 'relation "', "/site-packages/", "root:x:0")
 
 
-async def document_of(console: Console) -> dict[str, Any]:
-    found: dict[str, Any] = (await console.http.get(f"{API}/openapi.json")).json()
-    return found
-
-
-def requests(document: dict[str, Any], text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Method, path and options of one call for every place that takes text, with the text in it."""
-    for path, item in document["paths"].items():
-        for verb, operation in item.items():
-            place = f"{verb.upper()} {path.removeprefix(API)}"
-            filled = path.replace("{name}", "reader").replace("{page}", "1")
-            for each in operation.get("parameters", []):
-                if each["in"] == "query":
-                    yield verb, _with_ids(filled), {"params": {each["name"]: text}, "json": BODIES.get(place)}
-                elif each["in"] == "path":
-                    told = path.replace("{" + each["name"] + "}", quote(text, safe=""))
-                    yield verb, _with_ids(told.replace("{name}", "reader").replace("{page}", "1")), {}
-            if place in BODIES:
-                for body in _bodies(document, operation, BODIES[place], text):
-                    yield verb, _with_ids(filled), {"json": body}
-
-
-def _with_ids(path: str) -> str:
-    for name in ("task_id", "document_id", "request_id", "repricing_id"):
-        path = path.replace("{" + name + "}", NOBODY)
-    return path
-
-
-def _bodies(document: dict[str, Any], operation: dict[str, Any], body: dict[str, Any], text: str) -> Iterator[Any]:
-    name = operation["requestBody"]["content"]["application/json"]["schema"]
-    schema = name.get("$ref") or name["anyOf"][0]["$ref"]
-    for field in document["components"]["schemas"][schema.rpartition("/")[2]]["properties"]:
-        yield {**body, field: {text: text, "n": [text]} if field in INSIDE else text}
-    for price in body.get("prices", []):
-        yield from ({"prices": [{**price, field: text}]} for field in price)
+async def places_of(console: Console) -> hostile.Places:
+    document = (await console.http.get(f"{API}/openapi.json")).json()
+    return hostile.Places(document, API, BODIES, NAMES, INSIDE)
 
 
 @asynccontextmanager
@@ -93,19 +56,13 @@ async def canary() -> AsyncIterator[tuple[str, list[str]]]:
 
 
 async def test_every_operation_with_a_body_is_known_here(console: Console) -> None:
-    document = await document_of(console)
-    with_body = {
-        f"{verb.upper()} {path.removeprefix(API)}"
-        for path, item in document["paths"].items() for verb, each in item.items()
-        if "application/json" in each.get("requestBody", {}).get("content", {})
-    }  # fmt: skip
-    assert with_body == set(BODIES)
+    assert (await places_of(console)).with_bodies() == set(BODIES)
 
 
 async def test_no_text_becomes_a_statement_a_path_or_an_error(console: Console) -> None:
     """A-09, G: quotes, comments, dollars, NUL and percent signs are text in every place that takes any."""
     await console.make_agent()
-    document = await document_of(console)
+    places = await places_of(console)
     await console.enqueue()
     told: list[str] = []
     sent = 0
@@ -114,25 +71,25 @@ async def test_no_text_becomes_a_statement_a_path_or_an_error(console: Console) 
         nonlocal sent
         sent += 1
         answer = await console.http.request(verb, path, **options)
-        leak = next((each for each in LEAKS if each in answer.text), None)
+        leak = next((each for each in hostile.LEAKS if each in answer.text), None)
         if answer.status_code >= 500 or (leak and answer.status_code >= 400):
             told.append(f"{verb} {path} {options}: {answer.status_code} {answer.text[:200]}")
 
-    for text in TEXTS:
-        calls = list(requests(document, text))
+    for text in hostile.FEW:
+        calls = list(places.calls(text))
         for begin in range(0, len(calls), 10):
             await asyncio.gather(*(ask(*each) for each in calls[begin : begin + 10]))
     assert told == []
-    assert sent > 80 * len(TEXTS)
+    assert sent > 80 * len(hostile.FEW)
     assert await console.database.owner.fetchval("SELECT count(*) > 0 FROM lockkeeper.tasks")
 
 
 async def test_no_address_in_any_field_is_visited(console: Console) -> None:
     """SSRF: there is no field for an address, and text that is one leads nobody anywhere."""
     await console.make_agent()
-    document = await document_of(console)
+    places = await places_of(console)
     async with canary() as (address, came):
-        for verb, path, options in requests(document, address):
+        for verb, path, options in places.calls(address):
             await console.http.request(verb, path, **options)
         for name in ("callback_url", "url", "document_url", "webhook"):
             answer = await console.http.post(f"{API}/tasks", json={**BODIES["POST /tasks"], name: address})
@@ -160,7 +117,7 @@ async def test_json_bombs_are_refused_in_words(console: Console, body: bytes, he
         f"{API}/tasks", content=body, headers={"Content-Type": "application/json", **headers}, timeout=20
     )
     assert answer.status_code in {201, 400, 413, 415, 422}, answer.text[:300]
-    assert not any(leak in answer.text for leak in LEAKS)
+    assert not any(leak in answer.text for leak in hostile.LEAKS)
 
 
 async def test_a_body_that_never_ends_is_408(

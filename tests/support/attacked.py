@@ -55,7 +55,8 @@ _KNOWN = {
 _FITTING: dict[str, list[Any]] = {
     "status": ["enqueued", "processing", "completed", "failed", "cancelled"], "purpose": ["auto", "personal"],
     "amount": ["25000"], "currency": ["USD"], "from": ["2026-01-01T00:00:00Z"], "to": ["2036-01-01T00:00:00Z"],
-    "valid_from": ["2026-01-02T00:00:00Z"], "decision": ["approve", "deny", "request_more_info"],
+    "valid_from": ["2026-01-02T00:00:00Z"], "input_price": ["0.5", "3"], "output_price": ["15"],
+    "cache_read_price": ["0.05"], "cache_write_price": ["0"], "decision": ["approve", "deny", "request_more_info"],
     "filter": [{"status": "failed"}, {"agent": "reader", "status": "enqueued"}, {"text": "no such"}],
 }  # fmt: skip
 

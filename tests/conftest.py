@@ -14,7 +14,7 @@ import pytest
 from shared.contract.ownership import role_of
 from shared.db.connecting import connect
 from shared.db.pool import Database
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, memory_folder
 from tests.support.workspace import WorkspaceDouble
 
 _numbers = itertools.count(1)
@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """A server of this session with the migrated template in it."""
-    server = PostgresServer.create(request.param)
+    server = PostgresServer.create(request.param, folder=memory_folder(), max_wal_size="256MB")
     try:
         asyncio.run(server.make_template())
         yield server

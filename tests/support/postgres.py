@@ -39,6 +39,17 @@ SETTINGS = {
 }
 
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - the machine's memory as a folder
+ROOM_BYTES = 4 << 30
+
+
+def memory_folder() -> Path | None:
+    """Where a database is cloned without a disk, which is ten times as fast, if this machine has the room."""
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM_BYTES:
+        return None
+    return MEMORY
+
+
 def free_port() -> int:
     """A port that nobody listens on right now."""
     with socket.socket() as probe:
@@ -63,8 +74,8 @@ class PostgresServer:
     process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def create(cls, version: int = 18, **settings: str) -> PostgresServer:
-        home = Path(tempfile.mkdtemp(prefix="lockkeeper-pg-"))
+    def create(cls, version: int = 18, *, folder: Path | None = None, **settings: str) -> PostgresServer:
+        home = Path(tempfile.mkdtemp(prefix="lockkeeper-pg-", dir=folder))
         data = home / "data"
         data.mkdir(mode=0o700)
         if os.geteuid() == 0:

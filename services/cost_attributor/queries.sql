@@ -254,7 +254,7 @@ RETURNING id
 
 -- name: list_run_shares
 -- The runs that we submitted in a window, and earlier ones whose bill was read and is not final, with every attempt
--- that they carried and the time that it took of the run.
+-- that they carried and the time that it took of the run. A run with an attempt that was removed is left as it is.
 WITH wanted AS MATERIALIZED (
     SELECT x.run_id
       FROM lockkeeper.task_attempts x
@@ -273,6 +273,7 @@ SELECT x.run_id, x.id AS attempt_id, x.task_id, coalesce(x.submitted_at, x.lease
                                       - coalesce(x.started_at, x.submitted_at, x.leased_at))) END AS seconds
   FROM wanted w
   JOIN lockkeeper.task_attempts x ON x.run_id = w.run_id
+ WHERE NOT EXISTS (SELECT FROM lockkeeper.closed_bills b WHERE b.run_id = w.run_id)
 
 -- name: list_given_up
 -- Attempts of a window whose usage was given up, or is known in part only.
@@ -322,12 +323,13 @@ RETURNING r.id, r.from_at, r.to_at, r.models, r.after_attempt
 
 -- name: list_to_reprice
 -- The next attempts with usage of a time, in the order of their ids. A model call of the underwriter is an attempt
--- of no task: nobody else writes its line, and there is no row to lock.
+-- of no task: nobody else writes its line, and there is no row to lock. What a removed task spent keeps its price,
+-- as the spending of its day does.
 SELECT DISTINCT c.attempt_id, x.id IS NOT NULL AS is_of_task
   FROM lockkeeper.cost_entries c
   LEFT JOIN lockkeeper.task_attempts x ON x.id = c.attempt_id
  WHERE c.attempt_id > coalesce($1, '00000000-0000-0000-0000-000000000000'::uuid)
-   AND c.kind = 'llm' AND c.model IS NOT NULL
+   AND c.kind = 'llm' AND c.model IS NOT NULL AND (x.id IS NOT NULL OR c.source = 'underwriting')
    AND coalesce(c.usage_start_at, c.recorded_at) >= $2 AND coalesce(c.usage_start_at, c.recorded_at) < $3
  ORDER BY c.attempt_id
  LIMIT $4

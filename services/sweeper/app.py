@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.sweeper.loops import DatabaseGaugesLoop, ForgetLoop, GaugesLoop, SweepLoop
+from services.sweeper.loops import DatabaseGaugesLoop, ForgetLoop, GaugesLoop, RemoveLoop, SweepLoop
 from services.sweeper.settings import SweeperSettings
 from services.sweeper.storage import SweeperStorage
 from shared.runtime.process import Process, Service, run
@@ -21,12 +21,14 @@ async def compose(process: Process, settings: SweeperSettings) -> Service:
         workspace.close()
         await storage.drop_duties()
 
+    removal = () if settings.keep_days is None else (RemoveLoop(storage, settings, settings.keep_days),)
     return Service(
         loops=(
             SweepLoop(storage, Jobs(workspace), process.notes, settings),
             ForgetLoop(storage, settings),
             GaugesLoop(storage, settings),
             DatabaseGaugesLoop(storage, settings),
+            *removal,
         ),
         drain=drain,
     )

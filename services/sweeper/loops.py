@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +26,8 @@ log = structlog.get_logger()
 REPLICA_SECONDS = 20.0
 """A replica that has been silent for so long counts as gone."""
 _FORGOTTEN_AT_ONCE = 10_000
+_THE_OLDEST = (datetime.min.replace(tzinfo=UTC), UUID(int=0))
+_REMOVED_FROM = ("tasks", "task_attempts", "task_events", "attempt_results")
 
 
 class SweepLoop:
@@ -124,6 +128,36 @@ class ForgetLoop:
         if not await self._storage.take_duty("forget", self._settings.duty_seconds):
             return False
         return await self._storage.forget_spending(_FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE
+
+
+class RemoveLoop:
+    """Removes finished tasks that were kept long enough, a batch at a time, and rests as long as a batch took."""
+
+    name = "remove_tasks"
+
+    def __init__(self, storage: SweeperStorage, settings: SweeperSettings, keep_days: int) -> None:
+        self.poll_seconds = settings.remove_seconds
+        self._storage = storage
+        self._settings = settings
+        self._keep_days = keep_days
+        self._after = _THE_OLDEST
+
+    async def run_once(self) -> bool:
+        """One batch. Never True: the next one comes after the rest, or with the next walk."""
+        started = time.monotonic()
+        held = await self._storage.take_duty("remove", self._settings.duty_seconds)
+        batch = await self._storage.remove_tasks(self._keep_days, self._after) if held else None
+        if batch is None or batch["looked_at"] == 0:
+            self._after = _THE_OLDEST
+            self.poll_seconds = self._settings.remove_seconds
+            return False
+        for table in _REMOVED_FROM:
+            metrics.REMOVED.labels(table).inc(batch[table])
+        if batch["tasks"]:
+            log.info("remove_tasks", tasks=batch["tasks"], up_to=batch["last_created_at"].isoformat())
+        self._after = (batch["last_created_at"], batch["last_id"])
+        self.poll_seconds = time.monotonic() - started
+        return False
 
 
 class GaugesLoop:

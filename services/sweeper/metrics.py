@@ -7,6 +7,7 @@ from prometheus_client import Counter, Gauge
 LEASES_EXPIRED = Counter("lockkeeper_leases_expired_total", "Expired leases by what was found.", ["agent", "finding"])
 DUTY_HELD = Gauge("lockkeeper_duty_held", "1 while this replica holds the duty.", ["duty"])
 LAST_SWEEP = Gauge("lockkeeper_last_sweep_timestamp_seconds", "When the last sweep ended.")
+REMOVED = Counter("lockkeeper_rows_removed_total", "Rows of finished tasks that were kept long enough.", ["table"])
 
 SAMPLED = Gauge("lockkeeper_sample_timestamp_seconds", "When the table-derived metrics were last read.")
 

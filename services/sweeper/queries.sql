@@ -106,6 +106,61 @@ WITH old AS MATERIALIZED (
 )
 SELECT count(*) FROM gone
 
+-- name: remove_tasks
+-- Remove tasks that ended more than $1 days ago, with all that is theirs; the ledger, spending and documents stay.
+-- A thousand are looked at, the oldest first, on from the place ($2, $3). A family goes whole, with its parent.
+-- owner: sweeper
+-- fence: ended long ago; a cost that is still looked for, or a run whose end is still asked for, keeps the family
+-- locks: tasks that have ended, skipping those that somebody else holds; then all that is theirs
+-- returns: how many were looked at and the place of the last; how many rows went, by table
+WITH old AS MATERIALIZED (
+    SELECT t.id, t.created_at,
+           1 + (SELECT count(*) FROM lockkeeper.tasks k WHERE k.parent_task_id = t.id) AS members
+      FROM lockkeeper.tasks t
+     WHERE t.created_at < lockkeeper.clock() - make_interval(days => $1)
+       AND (t.created_at, t.id) > ($2::timestamptz, $3::uuid)
+     ORDER BY t.created_at, t.id
+     LIMIT 1000
+), looked AS MATERIALIZED (
+    SELECT * FROM (SELECT o.*, sum(o.members) OVER (ORDER BY o.created_at, o.id) - o.members AS before FROM old o) s
+     WHERE s.before < 1000
+), whole AS MATERIALIZED (
+    SELECT t.id
+      FROM lockkeeper.tasks t
+     WHERE t.id = ANY (ARRAY(SELECT l.id FROM looked l))
+       AND t.finished_at < lockkeeper.clock() - make_interval(days => $1)
+       AND NOT EXISTS (SELECT FROM lockkeeper.tasks p WHERE p.id = t.parent_task_id)
+       AND NOT EXISTS (SELECT FROM lockkeeper.tasks k
+                        WHERE k.parent_task_id = t.id
+                          AND coalesce(k.finished_at >= lockkeeper.clock() - make_interval(days => $1), true))
+       AND NOT EXISTS (
+           SELECT FROM (SELECT t.id UNION ALL
+                        SELECT k.id FROM lockkeeper.tasks k WHERE k.parent_task_id = t.id) m
+            -- Found by their task: nothing outside looks into what is walled off by OFFSET 0.
+            CROSS JOIN LATERAL (SELECT * FROM lockkeeper.task_attempts a WHERE a.task_id = m.id OFFSET 0) x
+            WHERE x.cost_status = 'pending' OR x.cancel_requested_at IS NOT NULL AND x.cancel_confirmed_at IS NULL)
+       FOR UPDATE SKIP LOCKED
+), gone AS MATERIALIZED (
+    SELECT w.id FROM whole w
+    UNION ALL
+    SELECT k.id FROM lockkeeper.tasks k WHERE k.parent_task_id = ANY (ARRAY(SELECT w.id FROM whole w))
+), attempt AS (
+    DELETE FROM lockkeeper.task_attempts x WHERE x.task_id = ANY (ARRAY(SELECT g.id FROM gone g)) RETURNING x.id
+), result AS (
+    DELETE FROM lockkeeper.attempt_results r WHERE r.attempt_id = ANY (ARRAY(SELECT a.id FROM attempt a)) RETURNING 1
+), recovered AS (
+    DELETE FROM lockkeeper.recovered_results r WHERE r.attempt_id = ANY (ARRAY(SELECT a.id FROM attempt a))
+), event AS (
+    DELETE FROM lockkeeper.task_events e WHERE e.task_id = ANY (ARRAY(SELECT g.id FROM gone g)) RETURNING 1
+), task AS (
+    DELETE FROM lockkeeper.tasks t WHERE t.id = ANY (ARRAY(SELECT g.id FROM gone g)) RETURNING 1
+)
+SELECT s.looked_at, l.created_at AS last_created_at, l.id AS last_id,
+       (SELECT count(*) FROM task) AS tasks, (SELECT count(*) FROM attempt) AS task_attempts,
+       (SELECT count(*) FROM result) AS attempt_results, (SELECT count(*) FROM event) AS task_events
+  FROM (SELECT count(*) AS looked_at FROM looked) s
+  LEFT JOIN (SELECT created_at, id FROM looked ORDER BY created_at DESC, id DESC LIMIT 1) l ON true
+
 -- name: drop_duties
 -- Let the others take over at once.
 -- owner: sweeper

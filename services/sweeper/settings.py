@@ -16,6 +16,10 @@ class SweeperSettings(BaseSettings):
     threads: int = Field(default=8, ge=1, le=64, description="questions to the Jobs API at one time")
     duty_seconds: float = Field(default=15, ge=1, description="how long a silent sweeper keeps its duty")
     forget_seconds: float = Field(default=60, gt=0, description="between removals of what nobody asks for again")
+    keep_days: int | None = Field(
+        default=None, ge=62, description="finished tasks are removed after so many days; unset keeps them for ever"
+    )
+    remove_seconds: float = Field(default=3600, gt=0, description="between two walks over what is kept no longer")
     gauges_seconds: float = Field(default=5, gt=0, description="between readings of the table-derived metrics")
     database_gauges_seconds: float = Field(default=30, gt=0, description="between readings of the database's own state")
     result_seconds: float = Field(default=30, ge=1, description="for the receiver to settle a result that was found")

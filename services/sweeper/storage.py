@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -57,6 +58,10 @@ class SweeperStorage:
     async def forget_spending(self, limit: int) -> int:
         """Remove token spending that weighs on nothing any more; returns how much of it."""
         return int(await self._database.fetchval(_SQL["forget_spending"].sql, limit))
+
+    async def remove_tasks(self, days: int, after: tuple[datetime, UUID]) -> Any:
+        """Remove what ended so long ago among the next thousand; how many they were, the last one, rows by table."""
+        return await self._database.fetchrow(_SQL["remove_tasks"].sql, days, *after)
 
     async def drop_duties(self) -> None:
         """Let the others take over at once."""

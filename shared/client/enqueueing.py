@@ -36,7 +36,7 @@ _NAMED_IN_NOTES = 500
 class NewTask:
     """A task to enqueue. Priority is 0 to 100, higher first; without `available_at` it may start at once.
 
-    The same idempotency key and content stand for the same task for ever. `estimated_tokens` is worked out
+    The same idempotency key and content stand for the same task as long as it is kept. `estimated_tokens` is worked out
     from the document, or is the agent's default; `max_attempts` is the agent's unless given.
     """
 

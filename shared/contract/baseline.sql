@@ -57,6 +57,20 @@ CREATE FUNCTION lockkeeper.clock() RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ SELECT coalesce(nullif(current_setting('lockkeeper.clock', true), '')::timestamptz, now()) $$;
 
+CREATE FUNCTION lockkeeper.close_bills() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    INSERT INTO lockkeeper.closed_bills (run_id)
+    SELECT DISTINCT o.run_id
+      FROM removed o
+     WHERE o.pack_id IS NOT NULL AND o.run_id IS NOT NULL
+       AND EXISTS (SELECT FROM lockkeeper.task_attempts x WHERE x.pack_id = o.pack_id)
+        ON CONFLICT (run_id) DO NOTHING;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION lockkeeper.cost_key(group_by text, zone text, agent text, customer text, status text, created_at timestamp with time zone, id uuid) RETURNS text
     LANGUAGE sql STABLE
     AS $$
@@ -704,6 +718,14 @@ CREATE FUNCTION lockkeeper.price_parts(parts jsonb, used_at timestamp with time 
             ORDER BY m.currency <> 'USD', m.valid_from DESC
             LIMIT 1) m ON true
 $$;
+
+CREATE FUNCTION lockkeeper.refuse_removal() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'task % is % and cannot be removed', OLD.id, OLD.status
+        USING ERRCODE = 'LK001', HINT = 'Only tasks that have ended are removed.';
+END $$;
 
 CREATE FUNCTION lockkeeper.refuse_transition() RETURNS trigger
     LANGUAGE plpgsql
@@ -1429,6 +1451,11 @@ CREATE VIEW lockkeeper.budget_state AS
           WHERE ((r_1.day >= p.month) AND (x.llm_cost IS NULL) AND (x.status <> 'released'::text) AND ((x.finished_at IS NULL) OR (x.run_id IS NOT NULL)))) r)
   WHERE (COALESCE(b.daily_budget, b.monthly_budget) IS NOT NULL);
 
+CREATE TABLE lockkeeper.closed_bills (
+    run_id bigint NOT NULL,
+    closed_at timestamp with time zone DEFAULT lockkeeper.clock() NOT NULL
+);
+
 CREATE TABLE lockkeeper.cost_entry_versions (
     source text CONSTRAINT cost_entries_source_not_null NOT NULL,
     record_id text CONSTRAINT cost_entries_record_id_not_null NOT NULL,
@@ -2114,6 +2141,9 @@ ALTER TABLE lockkeeper.tasks
 ALTER TABLE ONLY lockkeeper.budget_alerts
     ADD CONSTRAINT budget_alerts_pkey PRIMARY KEY (scope, name, period, begins, share);
 
+ALTER TABLE ONLY lockkeeper.closed_bills
+    ADD CONSTRAINT closed_bills_pkey PRIMARY KEY (run_id);
+
 ALTER TABLE ONLY lockkeeper.cost_entries
     ADD CONSTRAINT cost_entries_pkey PRIMARY KEY (source, record_id, attempt_id);
 
@@ -2305,6 +2335,8 @@ CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_runs F
 
 CREATE TRIGGER refuse_reopening BEFORE UPDATE OF state ON agent_ops.agent_tool_calls FOR EACH ROW WHEN (((old.state = ANY (ARRAY['succeeded'::text, 'failed'::text])) AND (old.state <> new.state))) EXECUTE FUNCTION agent_ops.refuse_reopening();
 
+CREATE TRIGGER close_bills AFTER DELETE ON lockkeeper.task_attempts REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.close_bills();
+
 CREATE TRIGGER guard_budgets BEFORE INSERT OR UPDATE ON lockkeeper.customers FOR EACH ROW EXECUTE FUNCTION lockkeeper.guard_limits();
 
 CREATE TRIGGER guard_limits BEFORE UPDATE OF max_concurrent_tasks, max_tpm, paused ON lockkeeper.agents FOR EACH ROW WHEN (((old.max_concurrent_tasks IS DISTINCT FROM new.max_concurrent_tasks) OR (old.max_tpm IS DISTINCT FROM new.max_tpm) OR (old.paused <> new.paused))) EXECUTE FUNCTION lockkeeper.guard_limits();
@@ -2324,5 +2356,7 @@ CREATE TRIGGER log_changed AFTER UPDATE OF version ON lockkeeper.tasks FOR EACH 
 CREATE TRIGGER mark_all_by_policy AFTER INSERT OR UPDATE ON lockkeeper.customers FOR EACH STATEMENT EXECUTE FUNCTION lockkeeper.mark_all_by_policy();
 
 CREATE TRIGGER mark_by_policy BEFORE INSERT OR UPDATE OF backfill, fair_share, daily_budget, monthly_budget ON lockkeeper.agents FOR EACH ROW EXECUTE FUNCTION lockkeeper.mark_by_policy();
+
+CREATE TRIGGER refuse_removal AFTER DELETE ON lockkeeper.tasks FOR EACH ROW WHEN ((old.finished_at IS NULL)) EXECUTE FUNCTION lockkeeper.refuse_removal();
 
 CREATE TRIGGER refuse_transition AFTER UPDATE OF status ON lockkeeper.tasks FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status || '>'::text) || new.status) <> ALL (ARRAY['enqueued>processing'::text, 'enqueued>completed'::text, 'enqueued>failed'::text, 'enqueued>cancelled'::text, 'processing>enqueued'::text, 'processing>completed'::text, 'processing>failed'::text, 'processing>cancelled'::text])))) EXECUTE FUNCTION lockkeeper.refuse_transition();

@@ -76,6 +76,7 @@ _COSTS = (
     "model_prices",
     "repricings",
     "run_bills",
+    "closed_bills",
     "budget_alerts",
     "cost_lines",
     "task_costs",

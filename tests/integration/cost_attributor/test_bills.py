@@ -22,8 +22,8 @@ PRICE = Decimal("0.35")
 _runs = itertools.count(7_000_000_001)
 
 
-async def request(database: TestDatabase, *, hours: float = 1) -> UUID:
-    """Ask for the figures of the last hours, in the name of the console."""
+async def request(database: TestDatabase, *, hours: float = 2) -> UUID:
+    """Ask for the figures of the hour that began before this one, and of this one, in the name of the console."""
     to_at = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
     found: UUID = await database.owner.fetchval(
         "INSERT INTO lockkeeper.cost_requests (requested_by, from_at, to_at) VALUES ('me', $1, $2) RETURNING id",

@@ -21,6 +21,7 @@ import httpx
 
 from bench.queue import DURABLE
 from services.console.app import make_app
+from services.console.gateways.elsewhere import Elsewhere
 from services.console.gateways.pages import Files
 from services.console.settings import ConsoleSettings
 from services.console.storage.totals import TotalsStorage
@@ -139,7 +140,7 @@ async def measure(server: PostgresServer) -> dict[str, Any]:
     workspace = Workspace(threads=1, retry_seconds=1, http_seconds=5)
     files = Files.over(workspace)
     identity = Identity(IdentitySettings(), pool)
-    app = make_app(ConsoleSettings(), pool, notes, files, identity=identity)
+    app = make_app(ConsoleSettings(), pool, notes, files, Elsewhere(workspace, ""), identity=identity)
     http_server = HttpServer(app, "127.0.0.1", 0, grace_seconds=1)
     await http_server.open()
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)

@@ -86,6 +86,7 @@ class Wiring:
         if name == "console":
             # A page of elsewhere whose name is made to lead here is not answered.
             own["LOCKKEEPER_CONSOLE_ALLOWED_HOSTS"] = json.dumps([LOOPBACK, "localhost"])
+            own["MLFLOW_TRACKING_URI"] = self.http("mlflow")
         if name == "callback_receiver":
             keys = {CALLBACK_KEY_ID: self.folder.secret("callback_key")}
             own["LOCKKEEPER_CALLBACK_RECEIVER_KEYS"] = json.dumps(keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
+from services.console.gateways.elsewhere import Elsewhere
 from services.console.gateways.pages import Files
 from services.console.loops import Count, WarmUp
 from services.console.routes.access import needs
@@ -14,6 +15,7 @@ from services.console.routes.charts import ChartRoutes
 from services.console.routes.costs import CostRoutes
 from services.console.routes.customers import CustomerRoutes
 from services.console.routes.documents import DocumentRoutes, Intake
+from services.console.routes.elsewhere import ElsewhereRoutes
 from services.console.routes.enqueueing import Enqueuer
 from services.console.routes.given import API
 from services.console.routes.ledger import LedgerRoutes
@@ -46,8 +48,9 @@ from shared.vendors.workspace import Workspace
 
 
 def make_app(
-    settings: ConsoleSettings, database: Database, notes: Notes, files: Files, *, identity: Identity
-) -> ASGIApp:
+    settings: ConsoleSettings, database: Database, notes: Notes, files: Files, elsewhere: Elsewhere, *,
+    identity: Identity,
+) -> ASGIApp:  # fmt: skip
     """The console's HTTP: the API, its reference, and the pages."""
     tasks = TaskStorage(database)
     operating = OperatingStorage(database)
@@ -75,6 +78,7 @@ def make_app(
         app.include_router(router)
     app.include_router(ReferenceRoutes(app).router())
     app.include_router(pages.router())
+    app.include_router(ElsewhereRoutes(tasks, elsewhere, pages.templates).router())
     app.include_router(ChartRoutes(TotalsStorage(database), pages.templates).router())
     handle_problems(app)
     return Edge(
@@ -96,7 +100,8 @@ async def compose(process: Process, settings: ConsoleSettings) -> Service:
         await files.close()
 
     identity = Identity(IdentitySettings.load(process.settings.host), process.database)
-    app = make_app(settings, process.database, process.notes, files, identity=identity)
+    elsewhere = Elsewhere(workspace, settings.tracking_uri)
+    app = make_app(settings, process.database, process.notes, files, elsewhere, identity=identity)
     count = Count(TotalsStorage(process.database))
     return Service(loops=(WarmUp(workspace), count), app=app, drain=drain)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -34,6 +34,11 @@ class ConsoleSettings(BaseSettings):
     retry_seconds: int = Field(default=5, ge=1, description="the SDK's own retries inside one transfer")
     page_count_seconds: float = Field(default=5, gt=0, description="for counting the pages of one document")
     page_draw_seconds: float = Field(default=20, gt=0, description="for drawing one page of a document")
+    tracking_uri: str = Field(
+        default="",
+        validation_alias=AliasChoices("MLFLOW_TRACKING_URI"),
+        description="where an attempt's trace is shown; empty: traces are named without a link",
+    )
     allowed_hosts: list[str] = Field(
         default_factory=list, description="Host names that are answered; empty answers any"
     )

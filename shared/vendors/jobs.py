@@ -104,6 +104,10 @@ class Jobs:
         """How the run is. MissingError when the runner does not know it (any more)."""
         return await self._workspace.call(lambda client: describe(client.jobs.get_run(run_id)))
 
+    async def page(self, run_id: int) -> str | None:
+        """The address of the run's page, for people. MissingError when the runner does not know it (any more)."""
+        return await self._workspace.call(lambda client: client.jobs.get_run(run_id).run_page_url)
+
     async def cancel(self, run_id: int) -> None:
         """Ask for the run's end; a run that is over stays as it is."""
         await self._workspace.call(lambda client: client.jobs.cancel_run(run_id))

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -93,9 +93,20 @@ class Workspace:
         operations = [operation for room in self._rooms for operation in room.operations()]
         self._faults_room.know(list(dict.fromkeys(operation.name for operation in operations)))
         return Starlette(
-            routes=[Route("/health", self.health, methods=["GET"]), *map(self._route, operations)],
+            routes=[
+                Route("/", self.page, methods=["GET"]),
+                Route("/health", self.health, methods=["GET"]),
+                *map(self._route, operations),
+            ],
             exception_handlers={ApiError: _api_error, HTTPException: _unknown_call, Exception: _broken},
             lifespan=self._lifespan,
+        )
+
+    async def page(self, _: Request) -> Response:
+        """What a person sees who follows a link to a run."""
+        return HTMLResponse(
+            "<!doctype html><title>Workspace double</title><h1>The double of a Databricks workspace</h1>"
+            "<p>It has no pages. What it knows of a run is in the API: /api/2.2/jobs/runs/get?run_id=…</p>"
         )
 
     async def health(self, _: Request) -> Response:

@@ -105,7 +105,7 @@ class PageRoutes:
 
     async def task(self, task_id: UUID) -> Response:
         """One task."""
-        return self.templates.page("task.html", task_id=str(task_id))
+        return self.templates.page("task.html", task_id=str(task_id), shows_traces=bool(self._settings.tracking_uri))
 
     async def upload(self) -> Response:
         """Uploads by the hundred."""

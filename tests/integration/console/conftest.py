@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from services.console.app import make_app
+from services.console.gateways.elsewhere import Elsewhere
 from services.console.gateways.pages import Files
 from services.console.settings import ConsoleSettings
 from shared.db.notes import Notes
@@ -73,8 +74,9 @@ async def serve(
     await notes.open()
     workspace = Workspace(threads=4, retry_seconds=1, http_seconds=60)
     files = Files.over(workspace)
+    chosen = ConsoleSettings(spool_dir=spool_dir, **settings)
     app = make_app(
-        ConsoleSettings(spool_dir=spool_dir, **settings), pool, notes, files,
+        chosen, pool, notes, files, Elsewhere(workspace, chosen.tracking_uri),
         identity=Identity(IdentitySettings(**identity or {}), pool),
     )  # fmt: skip
     server = HttpServer(app, "127.0.0.1", 0, grace_seconds=1)

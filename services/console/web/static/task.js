@@ -9,7 +9,7 @@ import { chip, shortId, title, took } from "./rows.js";
 import { Viewer } from "./viewer.js";
 import { nextStep, plain, STATUS, VERB, waitingFor } from "./words.js";
 
-const id = byId("task").dataset.id;
+const { id, traces } = byId("task").dataset;
 const TERMINAL = new Set(["completed", "failed", "cancelled"]);
 let shown = null;
 let agents = [];
@@ -84,6 +84,9 @@ function steps(attempt, since) {
   ];
 }
 
+// Pages of other programs; the console finds out where they are when somebody goes there.
+const elsewhere = (attempt, what, name) => h("a", { href: `/tasks/${id}/attempts/${attempt.id}/${what}`, target: "_blank", rel: "noopener" }, `${what} ${name}`);
+
 function attempts(task) {
   if (!task.attempts.length) return fill(byId("task-attempts"), h("p", { class: "empty" }, "None yet."));
   const before = (index) => (index ? task.attempts[index - 1].finished_at : task.created_at);
@@ -93,7 +96,7 @@ function attempts(task) {
     steps(attempt, before(index)),
     attempt.input_tokens !== null && h("small", {}, `${count(attempt.input_tokens)} tokens in, ${count(attempt.output_tokens)} out, ${count(attempt.cache_read_tokens)} from cache`),
     attempt.error && h("small", { class: "bad" }, attempt.error.message ?? plain(attempt.error.reason)),
-    h("small", {}, [attempt.run_id && `run ${attempt.run_id}`, attempt.trace_id && `trace ${attempt.trace_id}`, attempt.locked_by && `by ${attempt.locked_by}`].filter(Boolean).join(" · ")))).toReversed());
+    h("small", { class: "ways" }, attempt.run_id && elsewhere(attempt, "run", attempt.run_id), attempt.trace_id && (traces === undefined ? h("span", { title: "No tracking server is named to this console" }, `trace ${attempt.trace_id}`) : elsewhere(attempt, "trace", attempt.trace_id)), attempt.locked_by && h("span", {}, `by ${attempt.locked_by}`)))).toReversed());
 }
 
 function history(task) {
@@ -133,6 +136,9 @@ function show(task) {
   attempts(task);
   history(task);
   given(task);
+  // All at once: nothing moves that somebody reads already.
+  byId("task-loading").hidden = true;
+  byId("task-body").hidden = false;
 }
 
 async function poll() {
@@ -140,7 +146,7 @@ async function poll() {
     if (!agents.length) agents = (await api("/agents")).agents.map((agent) => agent.name);
     show(await api(`/tasks/${id}`));
   } catch (error) {
-    if (error.status === 404 || error.status === 422) notice("There is no such task.");
+    if (error.status === 404 || error.status === 422) { notice("There is no such task."); byId("task-loading").hidden = true; }
     throw error;
   }
 }

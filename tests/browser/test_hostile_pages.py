@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import BrowserContext, expect
 
-from tests.browser.conftest import Pages
 from tests.support import hostile
+from tests.support.pages import Pages
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -15,7 +15,7 @@ _PLANTED = 'document.querySelectorAll(\'img[src="x"], script:not([src]):not([typ
 
 async def _plant(pages: Pages, text: str) -> str:
     """A completed and a failed task that say it in every place; the id of the first."""
-    owner = pages.database.owner
+    owner = pages.owner
     document = await owner.fetchval(
         "INSERT INTO lockkeeper.documents (name, volume_path, sha256, bytes, pages, uploaded_by, customer) "
         "VALUES ($1, '/' || lockkeeper.uuid7(), 'x', 1, 1, $1, $1) RETURNING id",

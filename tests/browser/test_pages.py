@@ -3,64 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import uuid
 from typing import Any
 
-import pypdfium2
 import pytest
-from playwright.async_api import BrowserContext, Page, expect
+from playwright.async_api import BrowserContext, expect
 
 from shared.testing.wait import until
-from tests.browser.conftest import Pages
+from tests.support.pages import SECONDS, Pages, add_task, fail, is_live, pdf
 
 pytestmark = pytest.mark.timeout(180)
-
-SECONDS = 1000
-
-
-def pdf() -> bytes:
-    document = pypdfium2.PdfDocument.new()
-    document.new_page(200, 300)
-    buffer = io.BytesIO()
-    document.save(buffer)
-    return buffer.getvalue()
-
-
-async def note(pages: Pages, task_id: object) -> None:
-    await pages.database.owner.execute(
-        "SELECT pg_notify('lockkeeper_task_changed', jsonb_build_array($1::text)::text)", str(task_id)
-    )
-
-
-async def add_task(pages: Pages, name: str | None = None, **columns: Any) -> uuid.UUID:
-    document = None
-    if name is not None:
-        document = await pages.database.owner.fetchval(
-            "INSERT INTO lockkeeper.documents (name, volume_path, sha256, bytes, pages, uploaded_by) "
-            "VALUES ($1, $2, 'x', 1, 3, 'local') RETURNING id",
-            name, f"/{uuid.uuid4()}",
-        )  # fmt: skip
-    named = {"agent": "reader", "document_id": document, **columns}
-    places = ", ".join(f"${n}" for n in range(1, len(named) + 1))
-    task_id: uuid.UUID = await pages.database.owner.fetchval(
-        f"INSERT INTO lockkeeper.tasks ({', '.join(named)}) VALUES ({places}) RETURNING id", *named.values()
-    )
-    await note(pages, task_id)
-    return task_id
-
-
-async def fail(pages: Pages, task_id: uuid.UUID) -> None:
-    await pages.database.owner.execute(
-        "UPDATE lockkeeper.tasks SET status = 'failed', finished_at = now(), version = version + 1, verb = 'fail', "
-        'error = \'{"reason": "password_required", "message": "The document needs a password."}\' WHERE id = $1',
-        task_id,
-    )
-    await note(pages, task_id)
-
-
-async def is_live(page: Page, mode: str = "live", seconds: float = 20) -> None:
-    await expect(page.locator("#freshness")).to_have_attribute("data-mode", mode, timeout=seconds * SECONDS)
 
 
 async def test_the_page_follows_what_happens(pages: Pages, context: BrowserContext) -> None:
@@ -101,22 +53,6 @@ async def test_files_are_uploaded_by_choice_and_refusals_named(pages: Pages, con
     await expect(page.locator("#rows .doc a")).to_have_text("good one.pdf", timeout=5 * SECONDS)
     await page.locator("#uploads-list a").click()
     await expect(page.locator("#task-head h1")).to_have_text("good one.pdf")
-
-
-async def test_without_the_notifier_the_page_polls_and_says_so(pages: Pages, context: BrowserContext) -> None:
-    """N-03, S-09: killed, the page goes on; started again, it is live again, with nothing missing."""
-    page = await context.new_page()
-    await page.goto(pages.url)
-    await is_live(page)
-    pages.end("notifier")
-    await is_live(page, "polling")
-    await add_task(pages, "while-polling.pdf")
-    await expect(page.locator("#rows")).to_contain_text("while-polling.pdf", timeout=15 * SECONDS)
-    pages.start("notifier")
-    await is_live(page, seconds=60)
-    await add_task(pages, "live-again.pdf")
-    await expect(page.locator("#rows")).to_contain_text("live-again.pdf", timeout=3 * SECONDS)
-    await expect(page.locator("#rows tr")).to_have_count(2)
 
 
 async def test_filters_are_shared_by_link(pages: Pages, context: BrowserContext) -> None:
@@ -177,8 +113,8 @@ async def test_it_fits_a_telephone_and_the_keyboard(pages: Pages, context: Brows
     assert {"upload-agent", "upload-files"} <= set(focused)
 
 
-async def test_the_seventh_tab_works_too(pages: Pages, context: BrowserContext) -> None:
-    """S-02: six connections to a place, and every stream keeps one."""
+async def test_s02_the_seventh_tab_works_too(pages: Pages, context: BrowserContext) -> None:
+    """Six connections to a place, and every stream keeps one."""
     tabs = [await context.new_page() for _ in range(7)]
     for tab in tabs:
         await tab.goto(pages.url, timeout=20 * SECONDS)
@@ -192,7 +128,7 @@ async def test_the_seventh_tab_works_too(pages: Pages, context: BrowserContext) 
 
 async def test_the_bill_is_asked_for_on_a_click_and_arrives(pages: Pages, context: BrowserContext) -> None:
     task_id = await add_task(pages, "billed.pdf")
-    await pages.database.owner.execute(
+    await pages.owner.execute(
         "INSERT INTO lockkeeper.task_attempts (id, task_id, agent, attempt, status, leased_at, finished_at, llm_cost, "
         "cost_status) VALUES (gen_random_uuid(), $1, 'reader', 1, 'completed', now(), now(), 0.01, 'partial')",
         task_id,
@@ -204,7 +140,7 @@ async def test_the_bill_is_asked_for_on_a_click_and_arrives(pages: Pages, contex
     await expect(row).to_contain_text("pending")
     await page.locator("#bill").click()
     await expect(page.locator("#bill")).to_be_disabled()
-    owner = pages.database.owner
+    owner = pages.owner
     await until(lambda: owner.fetchval("SELECT count(*) FROM lockkeeper.cost_requests"))
     await owner.execute("UPDATE lockkeeper.task_attempts SET compute_cost = 0.25, cost_status = 'final'")
     await owner.execute("SELECT pg_notify('lockkeeper_cost_changed', jsonb_build_array($1::text)::text)", str(task_id))

@@ -12,8 +12,7 @@ import pytest
 from playwright.async_api import BrowserContext, expect
 
 from shared.testing.wait import until
-from tests.browser.conftest import Pages
-from tests.browser.test_pages import SECONDS, add_task, fail
+from tests.support.pages import SECONDS, Pages, add_task, fail
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -49,7 +48,7 @@ async def test_many_are_acted_on_after_a_dry_run_and_taken_back(pages: Pages, co
     await expect(page.locator("#confirm")).to_contain_text("3 tasks would change")
     await page.locator("#confirm .primary").click()
     await expect(page.locator("#notice")).to_contain_text("3 tasks given another priority.")
-    owner = pages.database.owner
+    owner = pages.owner
     waiting = "SELECT array_agg(priority ORDER BY priority) FROM lockkeeper.tasks WHERE status = 'enqueued'"
     assert await owner.fetchval(waiting) == [75, 75, 75]
     await page.get_by_role("button", name="Undo").click()
@@ -70,7 +69,7 @@ async def test_a_field_leads_to_its_place_in_the_document(pages: Pages, context:
     result = {
         "fields": {"totals": [{"value": "1,234.50 EUR", "confidence": 0.97, "page": 2, "evidence": "amount 1,234.50"}]}
     }
-    task_id = await pages.database.owner.fetchval(
+    task_id = await pages.owner.fetchval(
         "INSERT INTO lockkeeper.tasks (agent, document_id, status, finished_at, confidence, result) "
         "VALUES ('reader', $1, 'completed', now(), 0.97, $2) RETURNING id",
         uuid.UUID(document), result,
@@ -102,7 +101,7 @@ async def test_an_agent_is_edited_with_its_effect_said_before(pages: Pages, cont
     await expect(page.locator("#changes")).to_contain_text("“quarter end”")
     await expect(page.locator("#changes")).to_contain_text("local")
     # Somebody else was quicker: their change is not overwritten.
-    await pages.database.owner.execute("UPDATE lockkeeper.agents SET version = version + 1")
+    await pages.owner.execute("UPDATE lockkeeper.agents SET version = version + 1")
     await page.locator("[name=max_attempts]").fill("5")
     await page.get_by_role("button", name="Save").click()
     await expect(page.locator("#notice")).to_contain_text("Somebody else changed reader meanwhile.")
@@ -115,8 +114,8 @@ async def test_without_the_right_verbs_are_shown_with_the_reason(pages: Pages, c
         "LOCKKEEPER_IDENTITY_TRUSTED_PROXIES": json.dumps(["127.0.0.0/8"]),
     }
     for service in ("console", "notifier"):
-        pages.end(service)
-        pages.start(service, **who)
+        pages.stack.end(service)
+        pages.stack.start(service, **who)
     await context.set_extra_http_headers({"X-Forwarded-User": "vera"})
     page = await context.new_page()
 

@@ -77,8 +77,8 @@ NAMES = [
 ]  # fmt: skip
 
 
-async def test_names_are_data_and_never_a_place(storing_console: Console, workspace: WorkspaceDouble) -> None:
-    """P-11, P-12: the key is ours; the name comes back as it was, but for what would reorder the text around it."""
+async def test_p11_p12_names_are_data_and_never_a_place(storing_console: Console, workspace: WorkspaceDouble) -> None:
+    """The key is ours; the name comes back as it was, but for what would reorder the text around it."""
     content = pdf()
     answer = await upload(storing_console, *((name, content + str(n).encode()) for n, name in enumerate(NAMES)))
     assert [document["name"].strip() for document in answer["documents"]] == [
@@ -127,8 +127,8 @@ async def test_a_file_that_ends_too_early_is_refused(storing_console: Console) -
     assert list(storing_console.spool_dir.iterdir()) == []
 
 
-async def test_the_same_bytes_and_name_are_one_document_for_a_while(storing_console: Console) -> None:
-    """P-16: a double click, and two people with one name."""
+async def test_p16_the_same_bytes_and_name_are_one_document_for_a_while(storing_console: Console) -> None:
+    """A double click, and two people with one name."""
     content = pdf()
     answers = await asyncio.gather(*(upload(storing_console, ("a.pdf", content)) for _ in range(6)))
     (document_id,) = {answer["documents"][0]["id"] for answer in answers}

@@ -124,8 +124,7 @@ async def test_the_actor_is_only_believed_behind_a_trusted_proxy(
         assert rebound.status_code == 421
 
 
-async def test_metrics_name_routes_and_never_ids(console: Console) -> None:
-    """O-01."""
+async def test_o01_metrics_name_routes_and_never_ids(console: Console) -> None:
     from prometheus_client import generate_latest
 
     await console.http.get(f"{API}/tasks/0190a000-0000-7000-8000-000000000000")

@@ -86,8 +86,8 @@ async def test_bodies_that_are_no_object_get_a_readable_answer(console: Console)
         assert "Traceback" not in answer.text
 
 
-async def test_text_that_postgres_cannot_hold_is_cleaned(console: Console) -> None:
-    """P-01, P-02: NUL and lone surrogates in JSON."""
+async def test_p01_p02_text_that_postgres_cannot_hold_is_cleaned(console: Console) -> None:
+    """NUL and lone surrogates in JSON."""
     await console.make_agent()
     raw = rb'{"agent":"reader","customer":"a\u0000b","input":{"t\u0000":"x\ud800y\u0000z","pair":"\ud83d\ude00"},"labels":{"l":"\u0000"}}'
     answer = await console.http.post(f"{API}/tasks", content=raw, headers={"Content-Type": "application/json"})

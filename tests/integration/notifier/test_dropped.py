@@ -12,10 +12,10 @@ from shared.testing.wait import until
 from tests.integration.notifier.conftest import StartNotifier, Tasks
 
 
-async def test_browsers_that_drop_off_are_noticed_within_two_heartbeats(
+async def test_s03_browsers_that_drop_off_are_noticed_within_two_heartbeats(
     start_notifier: StartNotifier, tasks: Tasks
 ) -> None:
-    """S-03: closed, or cut by a reset, while nothing happens."""
+    """Closed, or cut by a reset, while nothing happens."""
     notifier = await start_notifier(heartbeat_seconds=0.5)
     browsers = notifier.body._parts.loops[0]._feed.browsers
     gc.collect()
@@ -67,10 +67,9 @@ async def test_a_browser_that_takes_nothing_is_let_go(start_notifier: StartNotif
     stuck.close()
 
 
-async def test_a_browser_that_takes_nothing_does_not_hold_up_the_end(
+async def test_s05_a_browser_that_takes_nothing_does_not_hold_up_the_end(
     start_notifier: StartNotifier, tasks: Tasks
 ) -> None:
-    """S-05."""
     notifier = await start_notifier(gather_seconds=0.01, send_seconds=60, pending_events=100_000)
     browsers = notifier.body._parts.loops[0]._feed.browsers
     stuck = socket.socket()

@@ -32,8 +32,7 @@ async def test_a_change_reaches_the_browser_within_a_second(start_notifier: Star
         await stream.wait("state", lambda state: state["listener"] == "live")
 
 
-async def test_headers_forbid_proxies_to_hold_events_back(start_notifier: StartNotifier, tasks: Tasks) -> None:
-    """S-01."""
+async def test_s01_headers_forbid_proxies_to_hold_events_back(start_notifier: StartNotifier, tasks: Tasks) -> None:
     notifier = await start_notifier(heartbeat_seconds=0.2)
     async with notifier.stream() as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
@@ -213,8 +212,7 @@ async def test_costs_travel_as_their_own_event(
         )  # fmt: skip
 
 
-async def test_too_many_streams_are_sent_to_polling(start_notifier: StartNotifier, tasks: Tasks) -> None:
-    """S-07."""
+async def test_s07_too_many_streams_are_sent_to_polling(start_notifier: StartNotifier, tasks: Tasks) -> None:
     notifier = await start_notifier(max_clients=2)
     async with notifier.stream() as one, notifier.stream() as two:
         await one.wait("snapshot")
@@ -227,8 +225,8 @@ async def test_too_many_streams_are_sent_to_polling(start_notifier: StartNotifie
         await again.wait("snapshot")
 
 
-async def test_two_hundred_who_come_at_once_cost_one_snapshot(start_notifier: StartNotifier, tasks: Tasks) -> None:
-    """S-07: no stampede on the database after a restart."""
+async def test_s07_two_hundred_who_come_at_once_cost_one_snapshot(start_notifier: StartNotifier, tasks: Tasks) -> None:
+    """No stampede on the database after a restart."""
     notifier = await start_notifier()
     await tasks.add()
     reads: list[str] = []
@@ -255,8 +253,7 @@ async def test_two_hundred_who_come_at_once_cost_one_snapshot(start_notifier: St
     await until(lambda: not len(notifier.body._parts.loops[0]._feed.browsers), seconds=20)
 
 
-async def test_streams_end_at_once_when_the_process_ends(start_notifier: StartNotifier, tasks: Tasks) -> None:
-    """S-05."""
+async def test_s05_streams_end_at_once_when_the_process_ends(start_notifier: StartNotifier, tasks: Tasks) -> None:
     notifier = await start_notifier()
     async with notifier.stream() as one, notifier.stream() as two:
         await one.wait("snapshot")

@@ -36,11 +36,11 @@ async def compose(process: Process, settings: DispatcherSettings) -> Service:
     """As the service wires it, without a workspace."""
     storage = DispatcherStorage(process.database, process.replica)
     submitter = Submitter(storage, TimedJobs(), process.notes, settings)
-    learning = LearningStorage(process.database)
-    claim = ClaimLoop(storage, learning, submitter, process.notes, settings)
+    learn = LearnLoop(LearningStorage(process.database), process.notes, settings)
+    claim = ClaimLoop(storage, learn, submitter, process.notes, settings)
     cancel = CancelLoop(storage, TimedJobs(), settings)
     return Service(
-        loops=(claim, TakeOverLoop(storage, submitter, settings), LearnLoop(learning, process.notes, settings), cancel),
+        loops=(claim, TakeOverLoop(storage, submitter, settings), learn, cancel),
         wakes={Channel.TASK_READY: (claim,), Channel.CONFIG_CHANGED: (claim,), Channel.CANCEL_REQUESTED: (cancel,)},
         drain=submitter.drain,
     )

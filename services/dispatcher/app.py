@@ -19,9 +19,9 @@ async def compose(process: Process, settings: DispatcherSettings) -> Service:
     )
     jobs = Jobs(workspace)
     storage = DispatcherStorage(process.database, process.replica)
-    learning = LearningStorage(process.database)
     submitter = Submitter(storage, jobs, process.notes, settings)
-    claim = ClaimLoop(storage, learning, submitter, process.notes, settings)
+    learn = LearnLoop(LearningStorage(process.database), process.notes, settings)
+    claim = ClaimLoop(storage, learn, submitter, process.notes, settings)
     cancel = CancelLoop(storage, jobs, settings)
 
     async def drain() -> None:
@@ -29,7 +29,7 @@ async def compose(process: Process, settings: DispatcherSettings) -> Service:
         workspace.close()
 
     return Service(
-        loops=(claim, TakeOverLoop(storage, submitter, settings), LearnLoop(learning, process.notes, settings), cancel),
+        loops=(claim, TakeOverLoop(storage, submitter, settings), learn, cancel),
         wakes={Channel.TASK_READY: (claim,), Channel.CONFIG_CHANGED: (claim,), Channel.CANCEL_REQUESTED: (cancel,)},
         drain=drain,
     )

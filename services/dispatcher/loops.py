@@ -175,6 +175,36 @@ class Submitter:
         log.warning("refuse_attempts", task_id=str(pack[0].task_id), **words)
 
 
+class LearnLoop:
+    """Opens and closes circuit breakers and learns estimates, from how attempts ended."""
+
+    name = "learn"
+
+    def __init__(self, learning: LearningStorage, notes: Notes, settings: DispatcherSettings) -> None:
+        self.poll_seconds = settings.poll_seconds
+        self.is_due = True
+        """Whether the claim loop last saw anything to learn from: an idle dispatcher asks once for both."""
+        self._learning = learning
+        self._notes = notes
+
+    async def watch(self, attempts: list[UUID]) -> None:
+        """Learn from these when they have ended."""
+        await self._learning.watch_attempts(attempts)
+
+    async def run_once(self) -> bool:
+        """One round over what ended."""
+        if not self.is_due:
+            return False
+        changed = await self._learning.learn()
+        for agent, circuit in changed.items():
+            state = "closed" if circuit.open_until is None else "open"
+            metrics.CIRCUITS.labels(agent, state).inc()
+            log.warning("write_circuit", agent=agent, state=state, failed_tasks=len(circuit.failed_tasks))
+        if changed:
+            self._notes.send(Channel.CONFIG_CHANGED, changed)
+        return False
+
+
 class ClaimLoop:
     """Leases what the limits admit and hands it on."""
 
@@ -183,14 +213,14 @@ class ClaimLoop:
     def __init__(
         self,
         storage: DispatcherStorage,
-        learning: LearningStorage,
+        learn: LearnLoop,
         submitter: Submitter,
         notes: Notes,
         settings: DispatcherSettings,
     ) -> None:
         self.poll_seconds = settings.poll_seconds
         self._storage = storage
-        self._learning = learning
+        self._learn = learn
         self._submitter = submitter
         self._notes = notes
         self._settings = settings
@@ -204,11 +234,12 @@ class ClaimLoop:
             settings.submit_threads, settings.submit_ahead, self._submitter.held, settings.claim_batch
         )
         if room == 0:
+            self._learn.is_due = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.poll_seconds):
                     await self._submitter.freed.wait()
             return True
-        is_due, is_ready = await self._storage.look_for_work()
+        is_due, is_ready, self._learn.is_due = await self._storage.look_for_work()
         if is_due:
             await self._storage.promote_due(settings.claim_batch)
         if not (is_due or is_ready):
@@ -226,30 +257,8 @@ class ClaimLoop:
             self._notes.send(Channel.TASK_CHANGED, [each.task_id for each in leased])
             watched = self._sampling.choose(leased, started)
             if watched:
-                await self._learning.watch_attempts(watched)
+                await self._learn.watch(watched)
         return bool(leased)
-
-
-class LearnLoop:
-    """Opens and closes circuit breakers and learns estimates, from how attempts ended."""
-
-    name = "learn"
-
-    def __init__(self, learning: LearningStorage, notes: Notes, settings: DispatcherSettings) -> None:
-        self.poll_seconds = settings.poll_seconds
-        self._learning = learning
-        self._notes = notes
-
-    async def run_once(self) -> bool:
-        """One round over what ended."""
-        changed = await self._learning.learn()
-        for agent, circuit in changed.items():
-            state = "closed" if circuit.open_until is None else "open"
-            metrics.CIRCUITS.labels(agent, state).inc()
-            log.warning("write_circuit", agent=agent, state=state, failed_tasks=len(circuit.failed_tasks))
-        if changed:
-            self._notes.send(Channel.CONFIG_CHANGED, changed)
-        return False
 
 
 class TakeOverLoop:

@@ -118,15 +118,16 @@ WITH room AS MATERIALIZED (
 SELECT id AS task_id, attempt_id, attempt, agent, target, waited_seconds FROM claimed ORDER BY n
 
 -- name: look_for_work
--- Whether tasks wait for their promotion, and whether an agent that may start some has any: all that an idle
--- dispatcher asks.
+-- Whether tasks wait for their promotion, whether an agent that may start some has any, and whether any attempt is
+-- watched or any cost reserved: all that an idle dispatcher asks.
 SELECT EXISTS (SELECT FROM lockkeeper.tasks
                 WHERE status = 'enqueued' AND deferred AND available_at <= lockkeeper.clock()) AS is_due,
        EXISTS (SELECT FROM lockkeeper.agents a
                 WHERE NOT a.paused
                   AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
                   AND EXISTS (SELECT FROM lockkeeper.tasks t
-                               WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred)) AS is_ready
+                               WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred)) AS is_ready,
+       EXISTS (SELECT FROM lockkeeper.watched_attempts) OR EXISTS (SELECT FROM lockkeeper.reservations) AS has_lessons
 
 -- name: promote_due
 -- Let tasks whose time has come be claimed.

@@ -59,10 +59,10 @@ class DispatcherStorage:
             _SQL["claim_tasks"].sql, locked, free, limit, self._replica, uuid7(), lease_seconds
         )
 
-    async def look_for_work(self) -> tuple[bool, bool]:
-        """Whether tasks wait for their promotion, and whether any may be claimed now."""
-        is_due, is_ready = (await self._database.fetch(_SQL["look_for_work"].sql))[0]
-        return is_due, is_ready
+    async def look_for_work(self) -> tuple[bool, bool, bool]:
+        """Whether tasks wait for their promotion, whether any may be claimed now, and whether attempts may teach."""
+        is_due, is_ready, has_lessons = (await self._database.fetch(_SQL["look_for_work"].sql))[0]
+        return is_due, is_ready, has_lessons
 
     async def promote_due(self, limit: int) -> int:
         """Let tasks whose time has come be claimed; returns how many."""

@@ -49,8 +49,6 @@ class LearningStorage:
                 await self._write_estimate(connection, known, ended[name], costs[name])
             return changed
 
-        if not await self._database.fetchval(_SQL["look_for_lessons"].sql):
-            return {}
         return await self._database.atomically(work)
 
     async def _judge(self, connection: Connection, known: Any, ended: Sequence[Any]) -> Circuit | None:

@@ -5,10 +5,6 @@
 -- owner: dispatcher
 INSERT INTO lockkeeper.watched_attempts (attempt_id) SELECT unnest($1::uuid[]) ON CONFLICT DO NOTHING
 
--- name: look_for_lessons
--- Whether any attempt is watched or any cost reserved: all that an idle dispatcher asks.
-SELECT EXISTS (SELECT FROM lockkeeper.watched_attempts) OR EXISTS (SELECT FROM lockkeeper.reservations)
-
 -- name: hold_learning
 -- Whether this transaction is the only one that learns now.
 SELECT pg_try_advisory_xact_lock(4951, 2)

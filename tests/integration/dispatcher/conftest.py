@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.dispatcher.loops import CancelLoop, ClaimLoop, Submitter, TakeOverLoop
+from services.dispatcher.loops import CancelLoop, ClaimLoop, LearnLoop, Submitter, TakeOverLoop
 from services.dispatcher.settings import DispatcherSettings
 from services.dispatcher.storage import DispatcherStorage
 from services.dispatcher.storage.learning import LearningStorage
@@ -53,7 +53,7 @@ async def make_dispatcher(
         return Dispatcher(
             storage,
             submitter,
-            ClaimLoop(storage, LearningStorage(pool), submitter, notes, own),
+            ClaimLoop(storage, LearnLoop(LearningStorage(pool), notes, own), submitter, notes, own),
             TakeOverLoop(storage, submitter, own),
             CancelLoop(storage, jobs, own),
         )

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from decimal import Decimal
+from typing import cast
 from uuid import UUID
 
 import pytest
 
+from services.dispatcher.loops import ClaimLoop, LearnLoop, Submitter
+from services.dispatcher.settings import DispatcherSettings
 from services.dispatcher.storage import DispatcherStorage
 from services.dispatcher.storage.learning import LearningStorage
 from shared.contract.rows import LeasedAttempt
+from shared.db.notes import Notes
 from shared.db.pool import Database
 from shared.testing.rows import make_agent, make_tasks
+from shared.vendors.jobs import Jobs
 from tests.conftest import TestDatabase
-from tests.support.gates import Clock, Gates
+from tests.support.gates import Clock, GatedDatabase, Gates
 from tests.support.hands import Hands
 
 
@@ -104,3 +109,28 @@ async def test_r07_measured_tokens_seconds_and_cost_replace_the_defaults(
     assert await database.owner.fetchval("SELECT count(*) FROM lockkeeper.watched_attempts") == 0
     await database.owner.execute("UPDATE lockkeeper.agents SET learn_estimates = false, version = version + 1")
     assert tuple(await database.owner.fetchrow(head)) == (4_000, 60, Decimal(1))  # type: ignore[arg-type]
+
+
+async def test_an_idle_dispatcher_asks_one_question_for_work_and_lessons(database: TestDatabase) -> None:
+    await make_agent(database.owner, circuit_failures=1)
+    asked: list[str] = []
+
+    async def note(name: str) -> None:
+        asked.append(name)
+
+    gated = GatedDatabase(database.url("dispatcher"), "dispatcher", Gates(Clock(), pass_gate=note))
+    await gated.open()
+    settings, notes, storage = DispatcherSettings(), Notes(gated), DispatcherStorage(gated, "d")
+    learn = LearnLoop(LearningStorage(gated), notes, settings)
+    # Nothing is ever handed on here: there is no runner behind it.
+    submitter = Submitter(storage, cast("Jobs", None), notes, settings)
+    claiming = ClaimLoop(storage, learn, submitter, notes, settings)
+    for loop in (claiming, learn):
+        assert not await loop.run_once()
+    assert asked == ["look_for_work"]
+    await make_tasks(database.owner, 1, max_attempts=1)
+    await end(database, await claim(gated), works=False)
+    for loop in (claiming, learn):
+        assert not await loop.run_once()
+    assert await database.owner.fetchval("SELECT open_until IS NOT NULL FROM lockkeeper.agent_circuits")
+    await gated.close()

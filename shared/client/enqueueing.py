@@ -27,6 +27,9 @@ _AGENT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 Gather = Literal["all_completed", "any_completed", "all_ended"]
 """When a parent completes: all its children did, one did, or whatever became of them; else it fails."""
 _RULES = frozenset(get_args(Gather))
+_Columns = tuple[list[Any], ...]
+_KEYS, _DIGESTS = 8, 9
+"""Places of the columns that are asked again when keys are taken."""
 _NOTHING_SAID = (None, None, None, None, None)
 _NAMED_IN_NOTES = 500
 """More new tasks than this are noted as a whole: naming each would cost more than looking at everything."""
@@ -119,15 +122,15 @@ async def enqueue_many(connection: Connection, tasks: Iterable[NewTask]) -> list
 
 
 async def _enqueue(connection: Connection, wanted: Sequence[NewTask], ids: Sequence[UUID]) -> list[UUID]:
-    rows = [_row(task_id, task) for task_id, task in zip(ids, wanted, strict=True)]
+    columns = _columns(wanted)
     has_parents = any(task.parent_task_id for task in wanted)
-    if not has_parents and (len(rows) == 1 or not any(task.idempotency_key for task in wanted)):
-        return await _insert(connection, wanted, rows)
+    if not has_parents and (len(wanted) == 1 or not columns[_KEYS]):
+        return await _insert(connection, wanted, ids, columns)
     # A key that stands for other content takes back the rows beside it, and nothing of the caller's.
     async with connection.transaction():
         if has_parents:
             await _hold_parents(connection, wanted)
-        return await _insert(connection, wanted, rows)
+        return await _insert(connection, wanted, ids, columns)
 
 
 async def _hold_parents(connection: Connection, tasks: Sequence[NewTask]) -> None:
@@ -150,35 +153,36 @@ async def _hold_parents(connection: Connection, tasks: Sequence[NewTask]) -> Non
             raise ConflictError(said, reason="parent_ended")
 
 
-async def _insert(connection: Connection, wanted: Sequence[NewTask], rows: Sequence[tuple[Any, ...]]) -> list[UUID]:
-    ids = [row[0] for row in rows]
-    channels, payloads = _notes(wanted, ids)
-    answer = await connection.fetchrow(
-        _SQL["enqueue_tasks"], *map(list, zip(*rows, strict=True)), channels, payloads
-    )  # fmt: skip
+async def _insert(
+    connection: Connection, wanted: Sequence[NewTask], ids: Sequence[UUID], columns: _Columns
+) -> list[UUID]:
+    answer = await connection.fetchrow(_SQL["enqueue_tasks"], ids, *columns, *_notes(wanted, ids))
     if answer is None:
         raise AssertionError("the statement gives one row")
     if answer["unknown_agents"]:
         raise RejectedError(f"there is no agent {', '.join(answer['unknown_agents'])}", reason="unknown_agent")
     if answer["taken"]:
-        return await _with_standing(connection, rows, frozenset(answer["taken"]))
-    return ids
+        return await _with_standing(connection, ids, columns, frozenset(answer["taken"]))
+    return list(ids)
 
 
-async def _with_standing(connection: Connection, rows: Sequence[tuple[Any, ...]], taken: frozenset[UUID]) -> list[UUID]:
+async def _with_standing(
+    connection: Connection, made: Sequence[UUID], columns: _Columns, taken: frozenset[UUID]
+) -> list[UUID]:
     """The ids, where those of taken keys are the tasks that hold them."""
-    keys = [row[9] for row in rows if row[0] in taken]
+    asked = list(zip(made, columns[_KEYS], columns[_DIGESTS], strict=True))
+    keys = [key for task_id, key, _ in asked if task_id in taken]
     found = {row["idempotency_key"]: row for row in await connection.fetch(_SQL["find_keyed_tasks"], keys)}
     ids = []
-    for row in rows:
-        if row[0] not in taken:
-            ids.append(row[0])
+    for task_id, key, digest in asked:
+        if task_id not in taken:
+            ids.append(task_id)
             continue
-        standing = found.get(row[9])
+        standing = found.get(key)
         if standing is None:
-            raise TransientError(f"the task of key {row[9]!r} was just removed", reason="key_in_use")
-        if standing["request_digest"] != row[10]:
-            raise ConflictError(f"key {row[9]!r} stands for a task with other content", reason="key_reused")
+            raise TransientError(f"the task of key {key!r} was just removed", reason="key_in_use")
+        if standing["request_digest"] != digest:
+            raise ConflictError(f"key {key!r} stands for a task with other content", reason="key_reused")
         ids.append(standing["id"])
     return ids
 
@@ -192,17 +196,38 @@ def _notes(tasks: Sequence[NewTask], ids: Sequence[UUID]) -> tuple[list[str], li
     return [channel for channel, _ in pairs], [payload for _, payload in pairs]
 
 
-def _row(task_id: UUID, task: NewTask) -> tuple[Any, ...]:
-    """The row in the statement's order; JSON as text, so that the caller's own codecs do not matter."""
-    _check(task)
-    customer = None if task.customer is None else clean_text(task.customer)[0]
-    key = None if task.idempotency_key is None else clean_text(task.idempotency_key)[0]
+def _columns(tasks: Sequence[NewTask]) -> _Columns:
+    """The rows as columns in the statement's order; JSON as text, so that the caller's own codecs do not matter."""
+    for task in tasks:
+        _check(task)
+    keys = _said([None if each.idempotency_key is None else clean_text(each.idempotency_key)[0] for each in tasks])
     return (
-        task_id, task.agent, customer, task.priority, _stored(task.input, "input"),
-        _stored(task.labels, "labels") if task.labels else "{}", task.available_at, task.max_attempts, task.document_id,
-        key, None if key is None else request_digest(task, _content(task)), task.estimated_tokens, task.parent_task_id,
-        task.gather,
-    )  # fmt: skip
+        _shared([task.agent for task in tasks]),
+        _said([None if task.customer is None else clean_text(task.customer)[0] for task in tasks]),
+        _shared([task.priority for task in tasks]),
+        [_stored(task.input, "input") for task in tasks],
+        _said([_stored(task.labels, "labels") if task.labels else None for task in tasks]),
+        _said([task.available_at for task in tasks]),
+        _said([task.max_attempts for task in tasks]),
+        _said([task.document_id for task in tasks]),
+        keys,
+        [None if task.idempotency_key is None else request_digest(task, _content(task)) for task in tasks]
+        if keys
+        else [],
+        _said([task.estimated_tokens for task in tasks]),
+        _said([task.parent_task_id for task in tasks]),
+        _said([task.gather for task in tasks]),
+    )
+
+
+def _said(values: list[Any]) -> list[Any]:
+    """The column, empty when it says nothing: a null that is not sent costs nobody anything."""
+    return [] if values.count(None) == len(values) else values
+
+
+def _shared(values: list[Any]) -> list[Any]:
+    """The column, or the one value of all."""
+    return values[:1] if values.count(values[0]) == len(values) else values
 
 
 def _content(task: NewTask) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -131,6 +132,28 @@ async def test_many_go_in_one_statement_and_start_in_their_order(
     assert [rows[each]["input"]["n"] for each in ids] == [*range(1, 50), 3]
     fresh = [each for each in ids if each != keyed]
     assert fresh == sorted(fresh)
+
+
+async def test_each_task_keeps_its_own_values_whatever_the_others_say(
+    database: TestDatabase, caller: asyncpg.Connection
+) -> None:
+    """What all say alike, or none says, is sent once or not at all."""
+    await make_agent(database.owner, "reader")
+    later = datetime(2030, 1, 1, tzinfo=UTC)
+    plain = NewTask(agent="parser", priority=70)
+    full = NewTask(agent="reader", customer="mill", priority=10, idempotency_key="k", available_at=later, max_attempts=2,
+                   labels={"a": 1}, estimated_tokens=9, document_id=uuid4())  # fmt: skip
+    for wanted in ([plain, plain], [full], [plain, replace(full, idempotency_key="l"), plain]):
+        ids = await enqueue_many(caller, wanted)
+        found = {row["id"]: row for row in await tasks(database)}
+        for task_id, task in zip(ids, wanted, strict=True):
+            row = found[task_id]
+            names = ("agent", "customer", "priority", "idempotency_key", "labels", "estimated_tokens", "document_id")
+            assert [row[name] for name in names] == [getattr(task, name) for name in names]
+            assert (row["available_at"], row["deferred"]) == (
+                (task.available_at, True) if task.available_at else (row["created_at"], False)
+            )
+            assert row["max_attempts"] == (task.max_attempts or 7)
 
 
 async def test_a_conflict_among_many_is_one_error(database: TestDatabase, caller: asyncpg.Connection) -> None:

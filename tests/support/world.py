@@ -23,7 +23,11 @@ TABLES = (
     "agent_changes", "replicas", "operator_audit",
     "customers", "reservations", "fair_shares", "spending", "watched_attempts", "agent_estimates", "agent_circuits",
 )  # fmt: skip
-EMPTY = ";".join(f"DELETE FROM lockkeeper.{table}" for table in TABLES)
+EMPTY = ";".join((
+    # No trigger minds: tasks that have not ended go too.
+    "SET session_replication_role = replica", *(f"DELETE FROM lockkeeper.{table}" for table in TABLES),
+    "RESET session_replication_role",
+))  # fmt: skip
 
 _TASKS = """
 SELECT id, status, attempt, attempt_id, attempt_unspent AND status = 'enqueued' AS unspent, spared_attempts AS spared,

@@ -117,9 +117,12 @@ def _key(document: dict[str, Any]) -> tuple[str, str]:
 def _dump(documents: list[dict[str, Any]]) -> str:
     head = "# Made by `python -m deploy.manifests` from deploy/chart.\n"
     for document in documents:
-        labels = document["metadata"].get("labels", {})
-        labels.pop("helm.sh/chart", None)
-        labels["app.kubernetes.io/managed-by"] = "kustomize"
+        template = document.get("spec", {}).get("template", {}).get("metadata", {})
+        for labels in (document["metadata"].setdefault("labels", {}), template.get("labels", {})):
+            if labels.pop("helm.sh/chart", None):
+                labels["app.kubernetes.io/managed-by"] = "kustomize"
+        # An overlay gives the addresses: a checksum of what stood here would say nothing.
+        template.pop("annotations", None)
     return head + yaml.safe_dump_all(documents, sort_keys=False, width=120)
 
 

@@ -277,6 +277,9 @@ def test_the_plain_manifests_are_complete(helm: str) -> None:
     assert "instance.database" in addresses["data"]["LOCKKEEPER_DATABASE_URL"]
     images = {container["image"] for _, pod in pods(objects) for container in pod["containers"]}
     assert images == {"registry.example.invalid/lockkeeper:0.1.0"}
+    for placeholder in ("set-in-an-overlay", "//database.example.invalid"):
+        assert placeholder not in done.stdout, "an address that the overlay cannot give"
+    assert "helm" not in done.stdout.lower(), "nothing here belongs to Helm"
 
 
 def test_kube_score_finds_nothing_that_is_not_explained(rendered: Render, tmp_path: Path, tools: Path) -> None:

@@ -126,8 +126,6 @@ capabilities: {drop: [ALL]}
 {{- if eq $values.database.credentials "lakebase" }}
 - name: PGUSER
   valueFrom: {secretKeyRef: {name: {{ .secret }}, key: DATABRICKS_CLIENT_ID}}
-- name: LOCKKEEPER_DATABASE_INSTANCE
-  value: {{ $values.database.instance | quote }}
 {{- else }}
 - name: PGUSER
   valueFrom: {secretKeyRef: {name: {{ .secret }}, key: PGUSER}}

@@ -86,19 +86,29 @@ class Cluster:
             return
         self.kit("docker")
         self.kit("base-image", "python:3.11-slim-bookworm")
-        certificates = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE") or ""
-        secret = ["--secret", f"id=ca,src={certificates}"] if Path(certificates).is_file() else []
-        environment = {**self.environment, "DOCKER_BUILDKIT": "1"}
-        command = ["/usr/bin/docker", "build", "--network=host", *secret, "--file=deploy/docker/Dockerfile"]
-        done = subprocess.run(
-            [*command, f"--tag={self.image}", "."], cwd=ROOT, env=environment, capture_output=True, text=True,
-            check=False, timeout=600,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
+        self._docker_build(f"--tag={self.image}")
         archive = Path(self.environment["KUBECONFIG"]).parent / "tmp" / "image.tar"
         self.run("/usr/bin/docker", "save", "--output", str(archive), self.image)
         self.kit("image", str(archive), self.image)
         archive.unlink()
+
+    def bill(self, folder: Path) -> dict[str, Any]:
+        """The bill of materials of the image, built into this folder."""
+        if "DOCKER_HOST" not in self.environment:
+            pytest.skip("the image was not built here")
+        self._docker_build("--target=bill", f"--output=type=local,dest={folder}")
+        found: dict[str, Any] = json.loads((folder / "lockkeeper.cdx.json").read_text(encoding="utf-8"))
+        return found
+
+    def _docker_build(self, *more: str) -> None:
+        certificates = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE") or ""
+        secret = ["--secret", f"id=ca,src={certificates}"] if Path(certificates).is_file() else []
+        done = subprocess.run(
+            ["/usr/bin/docker", "build", "--network=host", *secret, "--file=deploy/docker/Dockerfile", *more, "."],
+            cwd=ROOT, env={**self.environment, "DOCKER_BUILDKIT": "1"}, capture_output=True, text=True, check=False,
+            timeout=600,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
 
     def gateway(self) -> str:
         """The address under which pods reach this machine."""

@@ -25,14 +25,15 @@ from services.dispatcher.storage import DispatcherStorage
 from shared.db.connecting import connect
 from shared.db.pool import Database
 from shared.runtime.replica import ReplicaHeartbeat
-from tests.acceptance.test_rolling_update import working
-from tests.support.pods import Pod, Pods
+from tests.support.pods import KEY, KEY_ID, Pod, Pods
 from tests.support.postgres import TEMPLATE
+from tests.support.reporting import working
 from tests.support.workspace import WorkspaceDouble
 
 LEVELS = (1, 2, 4, 8)
 TASKS = 240
 AGENTS = 8
+RUN_SECONDS = 1.5
 WAITING = (10, 100, 1000)
 WAITING_SECONDS = 20.0
 HOUSEHOLD = {"claim": 1.5, "take over": 3.0, "cancel": 5.0, "heartbeat": 5.0}
@@ -65,7 +66,7 @@ async def level(bench: QueueBench, pods: Pods, replicas: int) -> dict[str, Any]:
     started = time.monotonic()
     await bench.fill(TASKS, AGENTS)
     watch = await connect(bench.server.url(), name="bench-agents")
-    async with working(pods, watch):
+    async with working(watch, lambda: pods.address("callback_receiver"), KEY_ID, KEY, RUN_SECONDS):
         while await bench.owner.fetchval("SELECT count(*) FROM lockkeeper.tasks WHERE finished_at IS NULL"):
             await asyncio.sleep(0.1)
         seconds = time.monotonic() - started

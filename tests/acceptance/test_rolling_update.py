@@ -8,34 +8,28 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncpg
-import httpx
 import pytest
 
-from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from shared.contract.ownership import ROLES, role_of
 from shared.db.invariants import violations
 from shared.testing.rows import make_agent, make_tasks
-from tests.support.pods import KEY, Pods
+from tests.support.pods import KEY, KEY_ID, Pods
 from tests.support.postgres import PASSWORD, PostgresServer
+from tests.support.reporting import working
 from tests.support.statements import ROOT
 from tests.support.workspace import WorkspaceDouble
 
 pytestmark = pytest.mark.timeout(900)
-TASKS = int(os.environ.get("LOCKKEEPER_TEST_ROLL", "150"))
-"""`LOCKKEEPER_TEST_ROLL=1000` is the long form, which also goes back to the version before."""
-AT_ONCE = 30
+TASKS = int(os.environ.get("LOCKKEEPER_TEST_ROLL", "40"))
+"""`LOCKKEEPER_TEST_ROLL=1000` is the long form: more replicas, and back to the version before."""
+LONG = TASKS >= 1000
+AT_ONCE = 30 if LONG else 5
 RUN_SECONDS = 1.5
-SERVICES = (
-    "callback_receiver", "callback_receiver", "dispatcher", "dispatcher", "sweeper", "cost_attributor", "notifier",
-    "console",
-)  # fmt: skip
+EACH = ("callback_receiver", "dispatcher", "sweeper", "cost_attributor", "notifier", "console")
+SERVICES = (*EACH, "callback_receiver", "dispatcher") if LONG else EACH
 
 
 def version_before(folder: Path) -> Path:
@@ -52,66 +46,6 @@ def version_before(folder: Path) -> Path:
     folder.mkdir()
     subprocess.run(["tar", "-x", "-C", str(folder)], input=made.stdout, check=True)
     return folder
-
-
-@dataclass
-class Agents:
-    """The code of runs: each reports its result after a while, and keeps how it was answered."""
-
-    http: httpx.AsyncClient
-    answers: Counter[int] = field(default_factory=Counter)
-    took: list[tuple[float, float]] = field(default_factory=list)
-
-    async def report(self, pods: Pods, attempt: str) -> None:
-        await asyncio.sleep(RUN_SECONDS)
-        body = b'{"result": {"kind": "invoice"}, "confidence": 0.9, "pages": 3}'
-        for _ in range(20):
-            timestamp = str(int(time.time()))
-            headers = {
-                TIMESTAMP_HEADER: timestamp, KEY_ID_HEADER: "pods", SIGNATURE_HEADER: sign(KEY.encode(), timestamp, body),
-            }  # fmt: skip
-            url = f"{pods.address('callback_receiver')}/callbacks/v1/attempts/{attempt}/result"
-            began = time.monotonic()
-            try:
-                status = (await self.http.post(url, content=body, headers=headers)).status_code
-            except httpx.HTTPError:
-                status = 0
-            self.answers[status] += 1
-            self.took.append((began, time.monotonic() - began))
-            if status == 200:
-                return
-            await asyncio.sleep(0.5)
-
-    def within(self, first: float, last: float) -> dict[str, float]:
-        """How long reports took that began in this time, in milliseconds."""
-        found = sorted(seconds * 1000 for began, seconds in self.took if first <= began < last)
-        if not found:
-            return {}
-        return {"p50": round(found[len(found) // 2], 1), "p99": round(found[int(len(found) * 0.99)], 1)}
-
-
-@asynccontextmanager
-async def working(pods: Pods, owner: asyncpg.Connection) -> AsyncIterator[Agents]:
-    """Agents carry whatever is submitted."""
-    # A connection for each report, as runs have them.
-    limits = httpx.Limits(max_keepalive_connections=0)
-    agents, asked = Agents(httpx.AsyncClient(trust_env=False, timeout=15, limits=limits)), set[str]()
-    reports: set[asyncio.Task[None]] = set()
-
-    async def work() -> None:
-        while True:
-            rows = await owner.fetch("SELECT id::text FROM lockkeeper.task_attempts WHERE status = 'submitted'")
-            for attempt in {row["id"] for row in rows} - asked:
-                asked.add(attempt)
-                reports.add(asyncio.create_task(agents.report(pods, attempt)))
-            await asyncio.sleep(0.1)
-
-    loop = asyncio.create_task(work())
-    yield agents
-    loop.cancel()
-    await asyncio.gather(loop, return_exceptions=True)
-    await asyncio.gather(*reports)
-    await agents.http.aclose()
 
 
 def migrate(tree: Path, server: PostgresServer) -> None:
@@ -144,7 +78,7 @@ async def test_a_rolling_update_from_the_version_before_loses_and_doubles_nothin
         await make_agent(owner, max_concurrent_tasks=AT_ONCE)
         await pods.start(before, *SERVICES)
         await make_tasks(owner, TASKS)
-        async with working(pods, watch) as agents:
+        async with working(watch, lambda: pods.address("callback_receiver"), KEY_ID, KEY, RUN_SECONDS) as agents:
             began = time.monotonic()
             await settled(owner, TASKS // 10)
             rolled = time.monotonic()
@@ -152,7 +86,7 @@ async def test_a_rolling_update_from_the_version_before_loses_and_doubles_nothin
             await asyncio.to_thread(migrate, ROOT, server)
             await logins(admin)
             await pods.roll(ROOT)
-            if TASKS >= 1000:
+            if LONG:
                 await pods.roll(before)
             ended = time.monotonic()
             await settled(owner, TASKS)
@@ -167,6 +101,7 @@ async def test_a_rolling_update_from_the_version_before_loses_and_doubles_nothin
                 }
             )
         )  # fmt: skip
+        assert agents.within(rolled, ended), "nothing was under way"
         assert set(agents.answers) == {200}, "an agent met a receiver that no longer or not yet answers"
         told = await owner.fetch("SELECT status, attempt, count(*) FROM lockkeeper.tasks GROUP BY 1, 2")
         assert [(row["status"], row["attempt"], row["count"]) for row in told] == [("completed", 1, TASKS)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -18,17 +19,18 @@ import asyncpg
 import httpx
 import pytest
 
-from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from shared.contract.ownership import ROLES, role_of
 from shared.db.invariants import violations
 from shared.testing.rows import make_agent, make_tasks
+from tests.support.alarms import empty_panels
 from tests.support.cluster import NAMESPACE, Cluster
 from tests.support.postgres import PASSWORD, PostgresServer
+from tests.support.reporting import working
 from tests.support.statements import ROOT
 from tests.support.workspace import CLIENT, WorkspaceDouble
 
 pytestmark = pytest.mark.timeout(900)
-KEY = "a-key-of-the-cluster-test"
+KEY_ID, KEY = "test", "a-key-of-the-cluster-test"
 OBSERVABILITY = ROOT / "deploy" / "observability"
 SERVICES = ("dispatcher", "sweeper", "callback-receiver", "cost-attributor", "notifier", "console")
 
@@ -71,9 +73,14 @@ def queue(cluster: Cluster) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="module")
-def double(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkspaceDouble]:
+def double(
+    cluster: Cluster, queue: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkspaceDouble]:
     """A workspace whose runs go on until a callback settles them, and take their time to start."""
-    double = WorkspaceDouble(tmp_path_factory.mktemp("double"), host="0.0.0.0")  # noqa: S104 - pods ask it too
+    double = WorkspaceDouble(
+        tmp_path_factory.mktemp("double"), host="0.0.0.0",  # noqa: S104 - pods ask it too
+        principals={role_of(service): PASSWORD for service in ROLES}, database_admin_url=queue.url(database="postgres"),
+    )  # fmt: skip
     double.url = f"http://{cluster.gateway()}:{double.http.base_url.port}"
     double.fault("run", "hold", state="RUNNING")
     double.fault("jobs.run_now", "delay", seconds=0.5)
@@ -90,11 +97,10 @@ def installed(cluster: Cluster, queue: PostgresServer, double: WorkspaceDouble) 
         "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
     }  # fmt: skip
     cluster.run("kubectl", "apply", "--filename=-", stdin=json.dumps(namespace))
-    principal = {"DATABRICKS_CLIENT_ID": CLIENT[0], "DATABRICKS_CLIENT_SECRET": CLIENT[1], "PGPASSWORD": PASSWORD}
-    cluster.secret("lockkeeper-owner", **principal, PGUSER="lockkeeper")
+    cluster.secret("lockkeeper-owner", **principal("lockkeeper", CLIENT[1]))
     for service in ROLES:
-        more = {"LOCKKEEPER_CALLBACK_RECEIVER_KEYS": json.dumps({"test": KEY})} if "receiver" in service else {}
-        cluster.secret(f"lockkeeper-{service.replace('_', '-')}", **principal, **more, PGUSER=role_of(service))
+        more = {"LOCKKEEPER_CALLBACK_RECEIVER_KEYS": json.dumps({KEY_ID: KEY})} if "receiver" in service else {}
+        cluster.secret(f"lockkeeper-{service.replace('_', '-')}", **principal(role_of(service), PASSWORD), **more)
     cluster.kit("keda")
     install(cluster, queue, double)
     asyncio.run(with_agent(queue))
@@ -104,8 +110,13 @@ def installed(cluster: Cluster, queue: PostgresServer, double: WorkspaceDouble) 
         cluster.run("kubectl", "delete", "namespace", NAMESPACE, check=False)
 
 
-async def with_agent(queue: PostgresServer) -> None:
-    owner = await asyncpg.connect(queue.url(database="lockkeeper"))
+def principal(name: str, secret: str) -> dict[str, str]:
+    """One of the workspace that is a login of the database as well."""
+    return {"DATABRICKS_CLIENT_ID": name, "DATABRICKS_CLIENT_SECRET": secret, "PGUSER": name, "PGPASSWORD": PASSWORD}
+
+
+async def with_agent(queue: PostgresServer, database: str = "lockkeeper") -> None:
+    owner = await asyncpg.connect(queue.url(database=database))
     await make_agent(owner, max_concurrent_tasks=400)
     await owner.close()
 
@@ -135,51 +146,13 @@ def install(cluster: Cluster, queue: PostgresServer, double: WorkspaceDouble, **
 
 
 @asynccontextmanager
-async def agents(cluster: Cluster, queue: PostgresServer) -> AsyncIterator[Counter[int]]:
-    """What the runs' code does: it reports a result for every attempt that was submitted. Yields the answers."""
+async def agents(cluster: Cluster, queue: PostgresServer, database: str = "lockkeeper") -> AsyncIterator[Counter[int]]:
+    """Yields how the agents' reports are answered."""
     address = cluster.get("service", "lockkeeper-callback-receiver")["spec"]["clusterIP"]
-    answers: Counter[int] = Counter()
-    asked: set[str] = set()
-
-    async def report(client: httpx.AsyncClient, attempt: str) -> None:
-        body = b'{"result": {"kind": "invoice"}, "confidence": 0.9, "pages": 3}'
-        for _ in range(20):
-            timestamp = str(int(time.time()))
-            headers = {
-                TIMESTAMP_HEADER: timestamp,
-                KEY_ID_HEADER: "test",
-                SIGNATURE_HEADER: sign(KEY.encode(), timestamp, body),
-            }
-            try:
-                answer = await client.post(f"/callbacks/v1/attempts/{attempt}/result", content=body, headers=headers)
-            except httpx.HTTPError:
-                answers[0] += 1
-            else:
-                answers[answer.status_code] += 1
-                if answer.status_code == 200:
-                    return
-            await asyncio.sleep(0.5)
-
-    async def work() -> None:
-        limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(
-            base_url=f"http://{address}", trust_env=False, timeout=15, limits=limits
-        ) as client:
-            while True:
-                rows = await owner.fetch("SELECT id::text FROM lockkeeper.task_attempts WHERE status = 'submitted'")
-                new = {row["id"] for row in rows} - asked
-                asked.update(new)
-                await asyncio.gather(*(report(client, attempt) for attempt in new))
-                await asyncio.sleep(0.1)
-
-    owner = await asyncpg.connect(queue.url(database="lockkeeper"))
-    working = asyncio.create_task(work())
-    try:
-        yield answers
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        await owner.close()
+    owner = await asyncpg.connect(queue.url(database=database))
+    async with working(owner, lambda: f"http://{address}", KEY_ID, KEY) as them:
+        yield them.answers
+    await owner.close()
 
 
 def asked(url: str, **parameters: str) -> Any:
@@ -190,6 +163,13 @@ def asked(url: str, **parameters: str) -> Any:
 
 async def settled(owner: asyncpg.Connection) -> bool:
     return bool(await owner.fetchval("SELECT count(*) = 0 FROM lockkeeper.tasks WHERE finished_at IS NULL"))
+
+
+async def finished(owner: asyncpg.Connection, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not await settled(owner):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.5)
 
 
 async def done_once(owner: asyncpg.Connection, double: WorkspaceDouble) -> None:
@@ -219,6 +199,15 @@ def test_a_pod_has_no_rights_and_a_bare_one_is_refused(installed: Cluster) -> No
     assert "Uid:\t10001" in status
     refused = installed.kubectl("run", "bare", f"--image={installed.image}", check=False)
     assert "violates PodSecurity" in refused
+
+
+def test_the_bill_of_materials_names_what_the_image_holds(installed: Cluster, tmp_path: Path) -> None:
+    bill = installed.bill(tmp_path)
+    (pod, *_) = [each["metadata"]["name"] for each in installed.pods("dispatcher")]
+    code = "from importlib.metadata import distributions as all; print(*{f'{d.name}=={d.version}' for d in all()})"
+    held = installed.kubectl("exec", pod, "--", "python", "-c", code).split()
+    assert sorted(f"{each['name']}=={each['version']}" for each in bill["components"]) == sorted(held)
+    assert all(each["purl"].startswith("pkg:pypi/") for each in bill["components"])
 
 
 async def test_the_dispatcher_scales_with_what_the_limits_admit(
@@ -266,15 +255,8 @@ async def test_a_real_prometheus_scrapes_everything_and_no_panel_stays_empty(
     owner = await asyncpg.connect(queue.url(database="lockkeeper"))
     await make_tasks(owner, 60)
 
-    def empty() -> list[str]:
-        found = []
-        for path in sorted((OBSERVABILITY / "dashboards").glob("*.json")):
-            for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
-                for target in panel.get("targets", ()):
-                    query = target["expr"].replace("$agent", ".*")
-                    if not asked(f"{prometheus}/query", query=query)["result"]:
-                        found.append(f"{path.stem}: {panel['title']}: {query}")
-        return found
+    def empty() -> set[str]:
+        return empty_panels(lambda query: asked(f"{prometheus}/query", query=query)["result"])
 
     async with (
         agents(installed, queue),
@@ -286,9 +268,14 @@ async def test_a_real_prometheus_scrapes_everything_and_no_panel_stays_empty(
             await browser.get(f"http://{address['console']}/api/v1/agents")
             assert time.monotonic() < end, sorted(missing)
             await asyncio.sleep(5)
-    targets = asked(f"{prometheus}/targets", state="active")["activeTargets"]
-    ours = [each for each in targets if each["labels"].get("namespace") == NAMESPACE]
-    assert {each["health"] for each in ours} == {"up"}
+
+    def targets() -> list[dict[str, Any]]:
+        active = asked(f"{prometheus}/targets", state="active")["activeTargets"]
+        return [each for each in active if each["labels"].get("namespace") == NAMESPACE]
+
+    # One that was found a moment ago is not asked yet.
+    installed.until(lambda: {each["health"] for each in targets()} == {"up"}, 60, "every pod is scraped")
+    ours = targets()
     assert {each["labels"]["component"] for each in ours} >= set(SERVICES)
     groups = asked(f"{prometheus}/rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
@@ -311,10 +298,7 @@ async def test_a_rolling_update_of_everything_loses_and_doubles_nothing(
         # An upgrade: the migration's hook runs beside the old pods, then every pod is replaced.
         await asyncio.to_thread(install, installed, queue, double, upgraded="yes")
         seconds = time.monotonic() - started
-        end = time.monotonic() + 180
-        while not await settled(owner):
-            assert time.monotonic() < end
-            await asyncio.sleep(0.5)
+        await finished(owner, 180)
     print(f"rolled in {seconds:.0f} s; callbacks answered: {dict(answers)}")
     assert before.isdisjoint({pod["metadata"]["uid"] for pod in installed.pods()})
     assert set(answers) == {200}, "a callback met a pod that no longer or not yet answers"
@@ -338,10 +322,7 @@ async def test_k09_a_drain_takes_what_the_budgets_allow_and_work_goes_on(
             assert "Cannot evict pod as it would violate the pod's disruption budget" in said
             for service in SERVICES:
                 assert installed.ready(service) >= 1, service
-            end = time.monotonic() + 90
-            while not await settled(owner):
-                assert time.monotonic() < end
-                await asyncio.sleep(0.5)
+            await finished(owner, 90)
         assert set(answers) == {200}
     finally:
         installed.run("kubectl", "uncordon", "node1")
@@ -370,9 +351,46 @@ async def test_k01_without_its_database_a_pod_is_unready_and_never_restarted(
     owner = await asyncpg.connect(queue.url(database="lockkeeper"))
     await make_tasks(owner, 10)
     async with agents(installed, queue):
-        end = time.monotonic() + 60
-        while not await settled(owner):
-            assert time.monotonic() < end
-            await asyncio.sleep(0.5)
+        await finished(owner, 60)
     await done_once(owner, double)
+    await owner.close()
+
+
+async def test_the_plain_manifests_run_by_themselves(
+    installed: Cluster, queue: PostgresServer, double: WorkspaceDouble, tmp_path: Path
+) -> None:
+    """An overlay like production's with addresses of its own, on a new database with credentials that rotate."""
+    installed.run("helm", "uninstall", "lockkeeper", f"--namespace={NAMESPACE}", "--wait")
+    owner = await asyncpg.connect(queue.url(database="postgres"))
+    await owner.execute("CREATE DATABASE plain OWNER lockkeeper")
+    await owner.close()
+    runs = len(double.runs())
+    shutil.copytree(ROOT / "deploy" / "kustomize", tmp_path / "kustomize")
+    overlay = tmp_path / "kustomize" / "overlays" / "production"
+    file = overlay / "kustomization.yaml"
+    text = file.read_text(encoding="utf-8")
+    repository, tag = installed.image.split(":")
+    for said, ours in {
+        "newName: registry.example.invalid/lockkeeper": f"newName: {repository}", "newTag: 0.1.0": f"newTag: {tag}",
+        "instance.database.example.invalid:5432/databricks_postgres?sslmode=verify-full":
+            f"{installed.gateway()}:{queue.port}/plain?sslmode=disable",
+        "https://workspace.example.invalid": double.url,
+    }.items():  # fmt: skip
+        assert said in text
+        text = text.replace(said, ours)
+    file.write_text(text, encoding="utf-8")
+    apply = ["kubectl", "apply", "--server-side", "--kustomize", str(overlay)]
+    installed.run(*apply)
+    for name in ("job --selector=app.kubernetes.io/component=migrate --for=condition=Complete",
+                 "deployment --all --for=condition=Available"):  # fmt: skip
+        installed.kubectl("wait", *name.split(), "--timeout=150s")
+    await with_agent(queue, "plain")
+    owner = await asyncpg.connect(queue.url(database="plain"))
+    await make_tasks(owner, 20)
+    async with agents(installed, queue, "plain") as answers:
+        await finished(owner, 90)
+    assert set(answers) == {200}
+    assert len(double.runs()) == runs + 20
+    installed.run(*apply)
+    assert installed.restarts() == {}
     await owner.close()

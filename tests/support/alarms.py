@@ -1,23 +1,29 @@
-"""A real Prometheus over a running stack, with our rules in a hurry: a minute of theirs is a second here."""
+"""A real Prometheus over a running stack, with our rules in a hurry."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Self
+from uuid import uuid4
 
 import asyncpg
 import httpx
 import pytest
 import yaml
 
+from tests.support.batch import StackUser, page
 from tests.support.postgres import free_port
 from tests.support.statements import ROOT
 
@@ -28,8 +34,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _WINDOW = re.compile(r"\[[^\]]+\]")
 
 
-def hurried(changes: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """All rules, sixty times as fast. `changes` has texts of single rules, for thresholds that are spans of time."""
+def hurried(changes: Mapping[str, Mapping[str, str]], speed: int = 60) -> dict[str, Any]:
+    """All rules, so many times as fast. `changes` has texts of single rules, for thresholds that are spans of time."""
     groups = []
     for file in sorted(RULES.glob("*.yaml")):
         for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]:
@@ -38,19 +44,31 @@ def hurried(changes: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
                 for old, new in changes.get(rule.get("alert") or rule["record"], {}).items():
                     assert old in rule["expr"], (rule, old)
                     rule["expr"] = rule["expr"].replace(old, new)
-                rule["expr"] = _WINDOW.sub(lambda window: _faster(window[0], 5), rule["expr"])
+                rule["expr"] = _WINDOW.sub(lambda window: _faster(window[0], 5, speed), rule["expr"])
                 if "for" in rule:
-                    rule["for"] = _faster(rule["for"], 1)
+                    rule["for"] = _faster(rule["for"], 1, speed)
             groups.append(group)
     return {"groups": groups}
 
 
-def _faster(text: str, least: int) -> str:
+def _faster(text: str, least: int, speed: int) -> str:
     def span(found: re.Match[str]) -> str:
         seconds = int(found[1]) * _SECONDS[found[2]]
-        return f"{max(least, seconds // 60)}s" if seconds >= 60 else "1s"
+        return f"{max(least, seconds // speed)}s" if seconds >= 60 else "1s"
 
     return _SPAN.sub(span, text)
+
+
+def empty_panels(ask: Callable[[str], Sequence[object]]) -> set[str]:
+    """Panels' queries to which `ask`, a Prometheus, has no answer now."""
+    found = set()
+    for path in sorted(DASHBOARDS.glob("*.json")):
+        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+            for target in panel.get("targets", ()):
+                query = target["expr"].replace("$agent", ".*")
+                if not ask(query):
+                    found.add(f"{path.stem}: {panel['title']}: {query}")
+    return found
 
 
 class Prometheus:
@@ -96,6 +114,11 @@ class Prometheus:
         answer = self.http.get(path, params=query).json()
         assert answer["status"] == "success", answer
         return answer["data"]
+
+    def query(self, query: str) -> list[object]:
+        """What an expression gives now."""
+        found: list[object] = self.ask("/query", query=query)["result"]
+        return found
 
     def rules(self) -> list[dict[str, Any]]:
         """Every rule with its health and state."""
@@ -153,3 +176,65 @@ class Hands:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a fault has at hand."""
+
+    user: StackUser
+    hands: Hands
+
+    @contextmanager
+    def paused(self, *names: str) -> Iterator[None]:
+        """These processes neither work nor answer."""
+        pids = [self.user.stack.part(name)["pid"] for name in names]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def again(self, act: Callable[[], object], seconds: float = 0.25) -> Iterator[None]:
+        """Somebody does this again and again."""
+        over = Event()
+
+        def work() -> None:
+            while not over.wait(seconds):
+                try:
+                    act()
+                except httpx.TransportError:
+                    continue
+
+        thread = Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(60)
+
+    @contextmanager
+    def broken(self, **rule: object) -> Iterator[None]:
+        """The workspace goes wrong by this rule."""
+        self.user.break_it(**rule)
+        try:
+            yield
+        finally:
+            self.user.mend()
+
+    @contextmanager
+    def sql(self, fault: str, mend: str) -> Iterator[None]:
+        self.hands.run(fault)
+        try:
+            yield
+        finally:
+            self.hands.run(mend)
+
+    def tasks(self, count: int = 2, **settings: object) -> list[str]:
+        """So many tasks of an agent of their own."""
+        agent = self.user.agent(f"alert-{uuid4().hex[:8]}", **settings)
+        return self.user.submit(agent, self.user.upload([page(n) for n in range(count)])).ids

@@ -20,7 +20,7 @@ from shared.contract.ownership import role_of
 from tests.support.postgres import PASSWORD, PostgresServer, free_port
 from tests.support.workspace import CLIENT, WorkspaceDouble
 
-KEY = "a-key-of-the-pods-that-is-long-enough"
+KEY_ID, KEY = "pods", "a-key-of-the-pods-that-is-long-enough"
 PRE_STOP_SECONDS = 1.0
 """Shorter than in a cluster: here an address is taken off the list at once, there it takes a moment."""
 
@@ -68,7 +68,7 @@ class Pods:
             "LOCKKEEPER_REPLICA": name, "LOCKKEEPER_OPS_HOST": "127.0.0.1", "LOCKKEEPER_OPS_PORT": str(ports[0]),
             "LOCKKEEPER_HOST": "127.0.0.1", "LOCKKEEPER_PORT": str(ports[1]), "DATABRICKS_HOST": self.double.url,
             "DATABRICKS_CLIENT_ID": CLIENT[0], "DATABRICKS_CLIENT_SECRET": CLIENT[1], "PGPASSWORD": PASSWORD,
-            "LOCKKEEPER_CALLBACK_RECEIVER_KEYS": json.dumps({"pods": KEY}),
+            "LOCKKEEPER_CALLBACK_RECEIVER_KEYS": json.dumps({KEY_ID: KEY}),
         }  # fmt: skip
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LOCKKEEPER_")}
         own = {name: value for name, value in self.more.items() if name.startswith(f"LOCKKEEPER_{service.upper()}_")}
@@ -108,8 +108,15 @@ class Pods:
                 await asyncio.sleep(0.2)
 
     async def roll(self, tree: Path) -> None:
-        """Replace every pod: the new one is ready before the old one gets no more requests and is told to end."""
-        for old in list(self.pods):
+        """Replace every pod, all Deployments beside each other as an upgrade does it, the pods of one by turns."""
+        old: dict[str, list[Pod]] = {}
+        for pod in self.pods:
+            old.setdefault(pod.service, []).append(pod)
+        await asyncio.gather(*(self._roll(tree, pods) for pods in old.values()))
+
+    async def _roll(self, tree: Path, pods: list[Pod]) -> None:
+        """The new one is ready before the old one gets no more requests and is told to end."""
+        for old in pods:
             await self._start(tree, old.service)
             self.pods.remove(old)
             await asyncio.sleep(PRE_STOP_SECONDS)

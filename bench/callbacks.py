@@ -23,10 +23,11 @@ import orjson
 import psutil
 import uvloop
 
+from deploy.local.folder import free_port
 from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from shared.contract.ownership import role_of
 from shared.db.connecting import connect
-from tests.support.postgres import PostgresServer, free_port
+from tests.support.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = "bench-secret-of-the-callbacks"

@@ -24,10 +24,9 @@ from typing import Any
 
 import psutil
 
-from deploy.local.folder import StackFolder
+from deploy.local.folder import StackFolder, free_port
 from shared.db.connecting import connect
 from tests.support.batch import ENDS, StackUser, page
-from tests.support.postgres import free_port
 from tests.support.stack import CHECKOUT, StackProcess
 
 AGENT = "document-agent"

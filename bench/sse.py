@@ -25,9 +25,10 @@ import psutil
 import uvloop
 from typing_extensions import override
 
+from deploy.local.folder import free_port
 from shared.contract.ownership import role_of
 from shared.db.connecting import connect
-from tests.support.postgres import PostgresServer, free_port
+from tests.support.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[1]
 BROWSERS = int(os.environ.get("LOCKKEEPER_BENCH_BROWSERS", "5000"))

@@ -10,15 +10,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
 PRIVATE = 0o600
+_CHANCE = random.SystemRandom()
 
 
 class StackRunningError(Exception):
@@ -109,7 +111,7 @@ class StackFolder:
             if name not in chosen:
                 port = known.get(name, 0)
                 usable = port and port not in chosen.values() and _is_free(port)
-                chosen[name] = port if usable else _any_free(set(chosen.values()) | set(known.values()))
+                chosen[name] = port if usable else free_port(set(chosen.values()) | set(known.values()))
         _replace(file, known | chosen)
         return chosen
 
@@ -139,10 +141,12 @@ def _is_free(port: int) -> bool:
     return False
 
 
-def _any_free(taken: set[int]) -> int:
+def free_port(taken: Container[int] = ()) -> int:
+    """A port of this machine that nobody listens on, and none of these.
+
+    It lies below those that outgoing connections are given, so that it stays free while its program is started anew.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind((LOOPBACK, 0))
-            port: int = probe.getsockname()[1]
-        if port not in taken:
+        port = _CHANCE.randrange(10_000, 30_000)
+        if port not in taken and _is_free(port):
             return port

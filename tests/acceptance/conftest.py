@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.postgres import free_port
+from deploy.local.folder import free_port
 from tests.support.stack import StackProcess
 
 START_SECONDS = 300

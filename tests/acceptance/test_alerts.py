@@ -19,10 +19,9 @@ import psutil
 import pytest
 
 from deploy.local import postgres
-from deploy.local.folder import StackFolder
+from deploy.local.folder import StackFolder, free_port
 from tests.support.alarms import Hands, Prometheus, Scene, empty_panels, hurried
 from tests.support.batch import StackUser
-from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
 pytestmark = pytest.mark.timeout(600)

@@ -19,8 +19,8 @@ import httpx
 import psutil
 import pytest
 
+from deploy.local.folder import free_port
 from tests.support.batch import BATCH, PATIENCE, Batch, StackUser, page
-from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
 pytestmark = pytest.mark.timeout(600)

@@ -9,9 +9,8 @@ import asyncpg
 import pytest
 
 from deploy.local import postgres
-from deploy.local.folder import StackFolder
+from deploy.local.folder import StackFolder, free_port
 from shared.testing.wait import until
-from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
 LIFE_SECONDS = 6

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from deploy.local.folder import free_port
 from tests.conftest import TestDatabase
-from tests.support.postgres import free_port
 from tests.support.stack import CHECKOUT, StackProcess, alive
 
 SMALL = ("postgres", "front_door")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.folder import free_port
 from tests.support.batch import StackUser, page
 from tests.support.collector import Collector
-from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
 pytestmark = [

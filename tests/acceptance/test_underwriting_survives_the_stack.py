@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from deploy.local.folder import free_port
 from shared.contract.underwriting_samples import SAMPLES
-from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
 PARTS = ("front_door", "underwriting_api", "underwriting_worker", "policy_sync", "temporal", "workspace", "setup")

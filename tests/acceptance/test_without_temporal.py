@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deploy.local.folder import free_port
 from shared.contract.underwriting_samples import SAMPLES
-from tests.support.postgres import free_port
 from tests.support.stack import StackProcess
 
 PARTS = ("console", "dispatcher", "callback_receiver", "sweeper", "underwriting_api", "underwriting_worker", "setup")

@@ -20,6 +20,7 @@ import yaml
 
 from deploy.databricks.agent import main as start_agent
 from deploy.databricks.app.main import adopt_platform
+from deploy.local.folder import free_port
 from deploy.local.setup import job_settings
 from lockkeeper.address import with_credential
 from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
@@ -27,7 +28,6 @@ from shared.contract.errors import MisconfiguredError
 from shared.contract.ownership import ROLES, role_of
 from shared.testing.rows import make_agent, make_tasks
 from tests.conftest import TestDatabase
-from tests.support.postgres import free_port
 from tests.support.statements import ROOT
 from tests.support.workspace import WorkspaceDouble
 

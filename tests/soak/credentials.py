@@ -25,13 +25,14 @@ from typing import Any
 import asyncpg
 import httpx
 
+from deploy.local.folder import free_port
 from deploy.local.postgres import as_server_user
 from shared.db.connecting import connect
 from shared.db.invariants import violations
 from shared.testing.proxy import TcpProxy
 from shared.testing.wait import until
 from tests.support.batch import ENDS, StackUser, page
-from tests.support.postgres import PASSWORD, PostgresServer, binaries, free_port
+from tests.support.postgres import PASSWORD, PostgresServer, binaries
 from tests.support.stack import StackProcess
 
 SERVICES = ("dispatcher", "sweeper", "callback_receiver", "notifier", "console", "front_door")

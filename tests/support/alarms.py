@@ -23,8 +23,8 @@ import httpx
 import pytest
 import yaml
 
+from deploy.local.folder import free_port
 from tests.support.batch import StackUser, page
-from tests.support.postgres import free_port
 from tests.support.statements import ROOT
 
 RULES = ROOT / "deploy" / "observability" / "rules"

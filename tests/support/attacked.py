@@ -15,13 +15,14 @@ from typing import Any
 import asyncpg
 import httpx
 
+from deploy.local.folder import free_port
 from services.dispatcher.storage import DispatcherStorage
 from shared.contract.ownership import role_of
 from shared.contract.underwriting_samples import SAMPLES
 from shared.db.connecting import connect
 from tests.conftest import TestDatabase
 from tests.support.batch import page
-from tests.support.postgres import PostgresServer, free_port
+from tests.support.postgres import PostgresServer
 from tests.support.receiver import receiver
 from tests.support.statements import ROOT
 from tests.support.temporal import TemporalServer

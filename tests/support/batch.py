@@ -18,11 +18,10 @@ import httpx
 import psutil
 
 from deploy.local.documents.paper import Paper
-from deploy.local.folder import StackFolder
+from deploy.local.folder import StackFolder, free_port
 from shared.contract.callback import KEY_ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from shared.db.connecting import connect
 from shared.db.invariants import violations
-from tests.support.postgres import free_port
 from tests.support.stack import CHECKOUT, StackProcess
 
 BATCH = int(os.environ.get("LOCKKEEPER_TEST_BATCH", "12"))

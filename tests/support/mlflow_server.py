@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import httpx
 
-from tests.support.postgres import free_port
+from deploy.local.folder import free_port
 
 
 class MlflowServer:

@@ -18,10 +18,11 @@ import httpx
 import pypdfium2
 from playwright.async_api import Page, expect
 
+from deploy.local.folder import free_port
 from deploy.local.front_door import configuration
 from shared.contract.ownership import role_of
 from shared.testing.wait import until
-from tests.support.postgres import PostgresServer, free_port
+from tests.support.postgres import PostgresServer
 from tests.support.statements import ROOT
 
 SECONDS = 1000

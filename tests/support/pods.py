@@ -16,8 +16,9 @@ from typing import Any
 import httpx
 import yaml
 
+from deploy.local.folder import free_port
 from shared.contract.ownership import role_of
-from tests.support.postgres import PASSWORD, PostgresServer, free_port
+from tests.support.postgres import PASSWORD, PostgresServer
 from tests.support.workspace import CLIENT, WorkspaceDouble
 
 KEY_ID, KEY = "pods", "a-key-of-the-pods-that-is-long-enough"

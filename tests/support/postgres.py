@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import asyncpg
 
+from deploy.local.folder import free_port
 from deploy.local.postgres import as_server_user
 from shared.contract.ownership import ROLES, role_of
 from shared.db.migrate import migrate
@@ -48,13 +48,6 @@ def memory_folder() -> Path | None:
     if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM_BYTES:
         return None
     return MEMORY
-
-
-def free_port() -> int:
-    """A port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def binaries(version: int) -> Path:

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.postgres import free_port
+from deploy.local.folder import free_port
 
 PROGRAM = Path(sys.executable).with_name("temporal")
 START_SECONDS = 60.0

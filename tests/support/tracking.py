@@ -9,7 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.support.postgres import free_port
+from deploy.local.folder import free_port
 
 
 class TrackingServer:

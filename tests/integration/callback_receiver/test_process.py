@@ -16,10 +16,10 @@ import httpx
 import psutil
 import pytest
 
+from deploy.local.folder import free_port
 from shared.db.invariants import violations
 from shared.testing.wait import until
 from tests.conftest import TestDatabase
-from tests.support.postgres import free_port
 from tests.support.receiver import KEYS, signed, stage
 from tests.support.statements import ROOT
 

@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pytest
 
+from deploy.local.folder import free_port
 from shared.contract.errors import TransientError
 from shared.vendors.mlflow_traces import TraceReader
 from tests.integration.cost_attributor.conftest import Attributor, Ended
 from tests.support.mlflow_server import MlflowServer
-from tests.support.postgres import free_port
 
 pytestmark = pytest.mark.timeout(400)
 

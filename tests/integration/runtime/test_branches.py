@@ -17,6 +17,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from deploy.local.folder import free_port
 from lockkeeper.cli import lockkeeper
 from services.dispatcher.storage import DispatcherStorage
 from shared.contract.ownership import role_of
@@ -26,7 +27,6 @@ from shared.db.pool import Database
 from shared.testing.rows import make_agent, make_tasks
 from shared.testing.wait import until
 from tests.conftest import TestDatabase
-from tests.support.postgres import free_port
 from tests.support.statements import ROOT
 from tests.support.workspace import WorkspaceDouble
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from deploy.local.folder import free_port
 from deploy.local.postgres import as_server_user
 from shared.contract.errors import MisconfiguredError, TransientError
 from shared.db.connecting import connect, tls_for
@@ -24,7 +25,6 @@ from shared.db.listener import Listener
 from shared.db.pool import Database
 from shared.testing.wait import until
 from tests.support.certificates import Authority
-from tests.support.postgres import free_port
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 pytestmark = pytest.mark.skipif(not DEBIAN.exists(), reason="needs Debian's postgresql-15 (./dev test installs it)")

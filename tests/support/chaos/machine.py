@@ -12,10 +12,11 @@ from pathlib import Path
 
 import psutil
 
+from deploy.local.folder import free_port
 from shared.contract.ownership import role_of
 from tests.support.chaos.acts import AGENTS, REPLICAS
 from tests.support.chaos.nursery import Nursery
-from tests.support.postgres import PostgresServer, free_port
+from tests.support.postgres import PostgresServer
 from tests.support.workspace import WorkspaceDouble
 
 KEY_ID, KEY = "chaos", "c" * 32

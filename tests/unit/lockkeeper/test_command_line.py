@@ -9,13 +9,13 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from deploy.local.folder import free_port
 from lockkeeper import show
 from lockkeeper.address import DEFAULT_URL, api_url, database_url
 from lockkeeper.agents import read_agents
 from lockkeeper.api import refusal
 from lockkeeper.cli import COMMANDS, lockkeeper
 from lockkeeper.failure import CommandError
-from tests.support.postgres import free_port
 
 
 def run_program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

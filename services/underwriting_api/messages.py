@@ -7,8 +7,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from shared.contract.text import clean_json
 from shared.contract.underwriting import DecisionWord, LoanRequest, Message, Name, review_id
 from shared.contract.underwriting_samples import SAMPLES
 
@@ -52,6 +53,12 @@ class NewRun(LoanRequest):
 
     user: Name = "local"
     model: str = Field(default="", max_length=200)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cleaned(cls, given: Any) -> Any:
+        """What Postgres cannot hold goes before lengths are judged: a name of nothing else is no name."""
+        return clean_json(given)[0]
 
 
 class DecisionBody(Message):

@@ -43,7 +43,7 @@ ALL = SQL + MARKUP + PATHS + ADDRESSES + STRANGE
 
 FEW = (
     "'", "\"'); DROP TABLE lockkeeper.tasks; --", "$$ $1 $tag$ /* \\", "100% _ %s {0}", "E'\\x00'::regclass || pg_sleep(9)",
-    "a\x00b", PATHS[0], MARKUP[1],
+    "\x00", "a\x00b", PATHS[0], MARKUP[1],
 )  # fmt: skip
 """For what goes to every place; the long attack has them all."""
 LEAKS = ("Traceback", "asyncpg", "syntax error", 'relation "', "/site-packages/", "root:x:0")

@@ -20,7 +20,7 @@ from services.underwriting_api.settings import ApiSettings
 from services.underwriting_api.storage import ApiStorage, RunFilter, Verdict
 from shared.contract.errors import ConflictError, LockkeeperError, MissingError
 from shared.contract.ids import uuid7
-from shared.contract.text import clean_json, clean_text
+from shared.contract.text import clean_text
 from shared.contract.underwriting import TERMINAL_STATES, Decision, LoanRequest
 from shared.identity.people import person_of
 from shared.runtime.http import problem
@@ -92,7 +92,7 @@ class RunRoutes:
         """Take a loan request in. The same key and body give the same run; Temporal may be away meanwhile."""
         given = {**body.model_dump(), "model": body.model or self._settings.model}
         given["user"] = self._person(request, body.user)
-        loan = LoanRequest.model_validate(clean_json(given)[0] | {"amount": body.amount})
+        loan = LoanRequest.model_validate(given)
         digest = hashlib.sha256(loan.model_dump_json().encode()).hexdigest()
         run, options = uuid7(), {"pace": self._settings.pace().model_dump(mode="json")}
         if not await self._storage.insert_run(run, loan, options, key, digest):

@@ -12,6 +12,7 @@ Each span is sent when it ends: what a killed process had spent up to then is on
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import queue
 import threading
@@ -39,7 +40,10 @@ _LIMITS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # With a collector in the environment mlflow would send its traces there, and costs would have no source.
     "MLFLOW_ENABLE_OTLP_EXPORTER": "false",
+    # Nor its own metrics: by default they want a package for gRPC, without which no span ends and no trace is stored.
+    "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "none",
 }
+_SAYS_SO_FOR_EVERY_SPAN = "mlflow.tracing.processor.otel_metrics_mixin"
 _answering: set[str] = set()
 
 
@@ -126,6 +130,7 @@ class Trace:
         os.environ.update({name: value for name, value in _LIMITS.items() if name not in os.environ})
         import mlflow
 
+        logging.getLogger(_SAYS_SO_FOR_EVERY_SPAN).setLevel(logging.ERROR)
         mlflow.set_tracking_uri(self._settings.tracking_uri)
         experiment_id = _experiment(self._settings.tracking_uri, self._settings.experiment)
         root = mlflow.start_span_no_context(

@@ -15,6 +15,7 @@ from shared.agent_kit import AgentContext, AgentResult, RejectedError, run_agent
 from shared.testing import pdfs
 from tests.support.agents import AgentWorld
 from tests.support.callbacks import Received
+from tests.support.collector import Collector
 from tests.support.tracking import TrackingServer
 
 if TYPE_CHECKING:
@@ -63,6 +64,21 @@ async def test_m02_each_call_is_counted_once_and_equals_the_callback(traced: Age
     pages = [span.name for span in trace.data.spans if span.span_type == "PARSER"]
     assert len(pages) == 20
     assert "pages 1-2" in pages
+
+
+async def test_a_collector_beside_it_takes_nothing_from_the_trace(traced: AgentWorld) -> None:
+    import mlflow
+
+    mlflow.tracing.reset()  # it reads the environment once
+    with Collector() as collector:
+        traced.configure(OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+        attempt_id = await traced.attempt(LETTER)
+        end = await traced.run(main, attempt_id)
+    assert end.body["trace_state"] == "stored"
+    assert (await trace_of(end)).info.token_usage["input_tokens"] > 0
+    (span,) = collector.spans
+    assert (span.name, span.attributes["mlflow_trace_id"]) == ("agent", end.body["trace_id"])
+    mlflow.tracing.reset()
 
 
 async def test_a_price_that_is_known_is_in_the_trace(traced: AgentWorld) -> None:

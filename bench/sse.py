@@ -51,6 +51,8 @@ class Seen:
     snapshots: int = 0
     bytes: int = 0
     is_counting: bool = False
+    refusal: str = ""
+    """An answer that is no stream."""
 
 
 class Browser(asyncio.Protocol):
@@ -59,17 +61,24 @@ class Browser(asyncio.Protocol):
     def __init__(self, seen: Seen, number: int) -> None:
         self._seen = seen
         self._number = number
+        self._is_new = True
         self._transport: asyncio.Transport | None = None
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.write(f"GET /events?agent=a{self._number % AGENTS} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
+        self._transport.write(
+            f"GET /events?agent=a{self._number % AGENTS} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        )
 
     @override
     def data_received(self, data: bytes) -> None:
         seen = self._seen
+        if self._is_new:
+            self._is_new = False
+            if not data.startswith(b"HTTP/1.1 200 "):
+                seen.refusal = data.decode(errors="replace")
         seen.bytes += len(data)
         if b"event: snapshot" in data:
             seen.snapshots += 1
@@ -118,7 +127,7 @@ def start(server: PostgresServer, port: int) -> subprocess.Popen[bytes]:
     """The notifier."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LOCKKEEPER_")} | {
         "LOCKKEEPER_DATABASE_URL": server.url(role_of("notifier")), "LOCKKEEPER_PORT": str(port),
-        "LOCKKEEPER_NOTIFIER_MAX_CLIENTS": str(BROWSERS + 100),
+        "LOCKKEEPER_NOTIFIER_MAX_CLIENTS": str(max(BROWSERS, RETURNING) + 100),
     }  # fmt: skip
     return subprocess.Popen([sys.executable, "-m", "services.notifier"], cwd=ROOT, env=environment)
 
@@ -139,6 +148,7 @@ async def snapshots(seen: Seen, number: int) -> float:
     started = time.monotonic()
     async with asyncio.timeout(180):
         while seen.snapshots < number:
+            assert not seen.refusal, seen.refusal
             await asyncio.sleep(0.05)
     return time.monotonic() - started
 
@@ -215,7 +225,7 @@ async def bench(server: PostgresServer) -> dict[str, Any]:
 def main() -> None:
     """A server and a notifier for the bench, and away with them."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, BROWSERS * 2 + 1000), most))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, max(BROWSERS, RETURNING) * 2 + 1000), most))
     server = PostgresServer.create(18)
     try:
         asyncio.run(server.make_template())

@@ -50,12 +50,14 @@ class Judge:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._connection: asyncpg.Connection | None = None
+        self._connecting = asyncio.Lock()
         self.checks = 0
 
     async def _connected(self) -> asyncpg.Connection:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._machine.url(), name="chaos-judge")
-        return self._connection
+        async with self._connecting:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await connect(self._machine.url(), name="chaos-judge")
+            return self._connection
 
     async def close(self) -> None:
         if self._connection is not None:

@@ -1900,17 +1900,21 @@ CREATE VIEW lockkeeper.queue_state AS
     h.reserved_tpm,
     h.used_tpm,
     h.max_tpm,
-    w.waiting,
-    w.deferred,
-    w.oldest_created_at,
-    EXTRACT(epoch FROM (lockkeeper.clock() - w.oldest_created_at)) AS oldest_waiting_seconds
-   FROM ((lockkeeper.agents a
+    r.waiting,
+    COALESCE(d.deferred, (0)::bigint) AS deferred,
+    r.oldest_created_at,
+    EXTRACT(epoch FROM (lockkeeper.clock() - r.oldest_created_at)) AS oldest_waiting_seconds
+   FROM (((lockkeeper.agents a
      JOIN lockkeeper.agent_headroom h ON ((h.agent = a.name)))
-     CROSS JOIN LATERAL ( SELECT count(*) FILTER (WHERE (NOT t.deferred)) AS waiting,
-            count(*) FILTER (WHERE t.deferred) AS deferred,
-            min(t.created_at) FILTER (WHERE (NOT t.deferred)) AS oldest_created_at
+     CROSS JOIN LATERAL ( SELECT count(*) AS waiting,
+            min(t.created_at) AS oldest_created_at
            FROM lockkeeper.tasks t
-          WHERE ((t.agent = a.name) AND (t.status = 'enqueued'::text))) w);
+          WHERE ((t.agent = a.name) AND (t.status = 'enqueued'::text) AND (NOT t.deferred))) r)
+     LEFT JOIN ( SELECT t.agent,
+            count(*) AS deferred
+           FROM lockkeeper.tasks t
+          WHERE ((t.status = 'enqueued'::text) AND t.deferred)
+          GROUP BY t.agent) d ON ((d.agent = a.name)));
 
 CREATE TABLE lockkeeper.reader_customers (
     reader name NOT NULL,

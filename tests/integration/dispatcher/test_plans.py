@@ -26,7 +26,8 @@ HOT = frozenset({
     ("dispatcher", "refuse_attempts"), ("dispatcher", "take_over_unsubmitted"), ("dispatcher", "take_cancellations"),
     ("callback_receiver", "complete_attempts"), ("callback_receiver", "lock_reported"),
     ("callback_receiver", "settle_attempts"), ("callback_receiver", "beat_attempts"),
-    ("sweeper", "list_overdue"), ("sweeper", "remove_tasks"), ("client", "enqueue_tasks"),
+    ("sweeper", "list_overdue"), ("sweeper", "remove_tasks"), ("sweeper", "read_queue_state"),
+    ("notifier", "list_queue_state"), ("console", "list_agents"), ("client", "enqueue_tasks"),
 })  # fmt: skip
 LARGE = frozenset({"tasks", "task_attempts", "task_events"})
 OF_WHAT_RUNS_OR_WAITS = frozenset({"tasks_ready", "tasks_deferred", "tasks_processing", "attempts_to_cancel"})

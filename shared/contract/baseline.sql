@@ -771,8 +771,10 @@ BEGIN
     ), rising AS MATERIALIZED (
         SELECT r.class, r.tasks, sum(r.tasks) OVER (ORDER BY r.class) AS up_to, sum(r.tasks) OVER () AS every FROM class r
     ), oldest AS (
-        -- The first hour in which anything waits.
-        SELECT min(h.bucket) AS bucket FROM lockkeeper.task_totals h
+        -- The first hour in which anything waits, or nothing.
+        SELECT CASE WHEN min(h.bucket) IS NOT NULL
+                    THEN greatest(min(h.bucket), coalesce(from_at, '-infinity')) END AS since
+          FROM lockkeeper.task_totals h
          WHERE h.grain = 'hour' AND h.customer = '*' AND h.status = 'enqueued'
            AND h.tasks > 0 AND h.agent = ANY (coalesce(agents, ARRAY['*']))
            AND h.bucket >= coalesce(date_trunc('hour', from_at, 'UTC'), '-infinity')
@@ -788,9 +790,9 @@ BEGIN
            (SELECT lockkeeper.response_seconds(r.class, ((0.95 * r.every - r.up_to + r.tasks) / r.tasks)::float8)
               FROM rising r WHERE r.up_to >= 0.95 * r.every ORDER BY r.class LIMIT 1),
            sum(c.confidence) / nullif(sum(c.judged), 0)::float8,
-           (SELECT t.created_at FROM oldest o
-              JOIN lockkeeper.tasks t ON t.created_at >= greatest(o.bucket, coalesce(from_at, '-infinity'))
-             WHERE o.bucket IS NOT NULL AND t.status = 'enqueued' AND t.created_at < coalesce(to_at, 'infinity')
+           (SELECT t.created_at FROM lockkeeper.tasks t
+             WHERE t.created_at >= (SELECT o.since FROM oldest o)
+               AND t.status = 'enqueued' AND t.created_at < coalesce(to_at, 'infinity')
                AND (agents IS NULL OR t.agent = ANY (agents)) AND (customers IS NULL OR t.customer = ANY (customers))
              ORDER BY t.created_at LIMIT 1),
            coalesce(sum(c.input_tokens), 0)::bigint, coalesce(sum(c.output_tokens), 0)::bigint,

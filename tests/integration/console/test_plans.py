@@ -57,3 +57,36 @@ async def test_lists_stay_on_their_index_among_many_tasks(database: TestDatabase
     assert row is not None and (row["completed"], row["enqueued"]) == (60000, 50)
     assert not row["is_exact"], "the cells were asked"
     print(f"summary of 60,050 tasks: {time.perf_counter() - started:.3f} s")
+
+
+async def test_a_summary_reads_no_more_of_a_long_queue_than_its_oldest_task(database: TestDatabase) -> None:
+    owner = database.owner
+    await owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('reader', 'job')")
+    await owner.execute(
+        "INSERT INTO lockkeeper.tasks (agent, status, created_at, finished_at) SELECT 'reader', 'completed', "
+        "now() - n * interval '9 seconds', now() FROM generate_series(10001, 30000) n"
+    )
+    await owner.execute(
+        "INSERT INTO lockkeeper.tasks (agent, created_at) "
+        "SELECT 'reader', now() - n * interval '9 seconds' FROM generate_series(1, 10000) n"
+    )
+    await owner.execute("VACUUM ANALYZE lockkeeper.tasks")
+    pool = await database.open("console")
+    loop = Count(TotalsStorage(pool), walk_every_seconds=0)
+    while await loop.run_once():
+        pass
+    await pool.close()
+    read = (
+        "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables "
+        "WHERE relid = 'lockkeeper.tasks'::regclass"
+    )
+    async with owner.transaction():
+        row = await owner.fetchrow(_TASKS["summarise_tasks"].sql, *[None] * 8)
+        assert row is not None and row["enqueued"] == 10000
+        oldest = await owner.fetchval("SELECT min(created_at) FROM lockkeeper.tasks WHERE status = 'enqueued'")
+        assert row["oldest_waiting_at"] == oldest
+    async with owner.transaction():
+        before = await owner.fetchval(read)
+        await owner.fetchrow(_TASKS["summarise_tasks"].sql, *[None] * 8)
+        # 5,000 to see whether they are few, and an hour's.
+        assert await owner.fetchval(read) - before < 7000

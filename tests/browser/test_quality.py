@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import BrowserContext, Page, expect
+from playwright.async_api import BrowserContext, Page, Route, expect
 
 from tests.support.pages import SECONDS, Pages, add_task, fail, is_live
 
@@ -66,6 +68,26 @@ async def test_pages_are_light_and_keep_still_while_they_fill(pages: Pages, cont
         if path != "/api/v1/docs":
             assert weight < MOST_BYTES, path
             assert shift < MOST_SHIFT, path
+
+
+async def test_a_document_that_is_shown_late_or_not_at_all_moves_nothing(pages: Pages, context: BrowserContext) -> None:
+    paths = await stage(pages)
+    path, ready = next((path, ready) for path, ready in paths.items() if path.startswith("/tasks/"))
+    page = await context.new_page()
+    await page.add_init_script(_WATCH)
+    read = asyncio.Event()
+
+    async def when_read(route: Route) -> None:
+        await read.wait()
+        await route.continue_()
+
+    await page.route("**/documents/*/pages/*", when_read)
+    await is_there(page, pages.url, path, ready)
+    await page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    read.set()
+    await expect(page.locator("#page-says")).to_be_visible(timeout=20 * SECONDS)
+    await page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert (await page.evaluate(_FACTS))[2] < 0.01
 
 
 async def serious(page: Page) -> list[str]:

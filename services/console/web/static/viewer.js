@@ -36,7 +36,6 @@ export class Viewer {
       image.alt = `Page ${page} of the document`;
       image.hidden = false;
       byId("page").dataset.known = "";
-      byId("page").hidden = false;
       byId("page-marks").replaceChildren(...view.marks.map(([left, top, width, height]) => h("div", { class: "mark", vars: { "--left": left, "--top": top, "--width": width, "--height": height } })));
       says.hidden = !text || view.marks.length > 0;
       says.textContent = "These words are on this page, but their exact place is not known: it was read by recognition.";
@@ -46,7 +45,6 @@ export class Viewer {
       if (mine !== this.#asked) return;
       says.hidden = false;
       says.textContent = error.message;
-      byId("page").hidden = !byId("page-image").src;
     }
   }
 

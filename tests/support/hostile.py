@@ -50,6 +50,11 @@ LEAKS = ("Traceback", "asyncpg", "syntax error", 'relation "', "/site-packages/"
 Call = tuple[str, str, dict[str, Any]]
 
 
+def is_fault(status: int, text: str) -> bool:
+    """Whether an answer is an error of ours, or a refusal that tells of our insides."""
+    return status >= 500 or (status >= 400 and any(leak in text for leak in LEAKS))
+
+
 @dataclass(frozen=True)
 class Places:
     """Every place where an API takes text, found in its own OpenAPI document."""

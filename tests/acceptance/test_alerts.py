@@ -1,6 +1,7 @@
 """Each alert is made to fire by its fault and to clear, on a real Prometheus over a stack.
 
 `LOCKKEEPER_TEST_ALERTS=all` takes every fault by itself, about a quarter of an hour; three at once otherwise.
+`LOCKKEEPER_TEST_PICTURES=FOLDER` draws the dashboards over all of that time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -20,8 +22,9 @@ import pytest
 
 from deploy.local import postgres
 from deploy.local.folder import StackFolder, free_port
-from tests.support.alarms import Hands, Prometheus, Scene, empty_panels, hurried
+from tests.support.alarms import Hands, Prometheus, Scene, hurried
 from tests.support.batch import StackUser
+from tests.support.dashboards import draw, empty_panels
 from tests.support.stack import StackProcess
 
 pytestmark = pytest.mark.timeout(600)
@@ -337,3 +340,5 @@ def test_no_panel_of_the_dashboards_stays_empty(scene: Scene, prometheus: Promet
         return not empty
 
     prometheus.wait(all_drawn, 120, lambda: sorted(empty))
+    if pictures := os.environ.get("LOCKKEEPER_TEST_PICTURES"):
+        draw(prometheus.query_range, Path(pictures))

@@ -22,8 +22,8 @@ import pytest
 from shared.contract.ownership import ROLES, role_of
 from shared.db.invariants import violations
 from shared.testing.rows import make_agent, make_tasks
-from tests.support.alarms import empty_panels
 from tests.support.cluster import NAMESPACE, Cluster
+from tests.support.dashboards import empty_panels
 from tests.support.postgres import PASSWORD, PostgresServer
 from tests.support.reporting import working
 from tests.support.statements import ROOT

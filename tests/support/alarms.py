@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,6 @@ from tests.support.batch import StackUser, page
 from tests.support.statements import ROOT
 
 RULES = ROOT / "deploy" / "observability" / "rules"
-DASHBOARDS = ROOT / "deploy" / "observability" / "dashboards"
 _SPAN = re.compile(r"(\d+)(s|m|h)\b")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _WINDOW = re.compile(r"\[[^\]]+\]")
@@ -59,18 +57,6 @@ def _faster(text: str, least: int, speed: int) -> str:
     return _SPAN.sub(span, text)
 
 
-def empty_panels(ask: Callable[[str], Sequence[object]]) -> set[str]:
-    """Panels' queries to which `ask`, a Prometheus, has no answer now."""
-    found = set()
-    for path in sorted(DASHBOARDS.glob("*.json")):
-        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
-            for target in panel.get("targets", ()):
-                query = target["expr"].replace("$agent", ".*")
-                if not ask(query):
-                    found.add(f"{path.stem}: {panel['title']}: {query}")
-    return found
-
-
 class Prometheus:
     """A server of its own over these targets, each by its component."""
 
@@ -94,6 +80,7 @@ class Prometheus:
                  f"--web.listen-address=127.0.0.1:{port}", "--enable-feature=exemplar-storage"],
                 stdout=log, stderr=log,
             )  # fmt: skip
+        self._started_at = time.time()
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=15)
         self.wait(self._answers, 30)
 
@@ -118,6 +105,14 @@ class Prometheus:
     def query(self, query: str) -> list[object]:
         """What an expression gives now."""
         found: list[object] = self.ask("/query", query=query)["result"]
+        return found
+
+    def query_range(self, query: str) -> list[Any]:
+        """What it gave since this server began, at 200 moments."""
+        now = time.time()
+        step = (now - self._started_at) / 200
+        spans = {"start": str(self._started_at), "end": str(now), "step": str(step)}
+        found: list[Any] = self.ask("/query_range", query=query, **spans)["result"]
         return found
 
     def rules(self) -> list[dict[str, Any]]:

@@ -23,7 +23,9 @@ async def compose(process: Process, settings: NotifierSettings) -> Service:
     """Wire the one listener to the many browsers."""
     storage = NotifierStorage(process.database)
     views = Views(storage, snapshot_tasks=settings.snapshot_tasks)
-    browsers = Browsers(most=settings.max_clients, most_pending=settings.pending_events)
+    browsers = Browsers(
+        most=settings.max_clients, most_pending=settings.pending_events, send_seconds=settings.send_seconds
+    )
     feed = Feed(browsers, replay_events=settings.replay_events)
     snapshots = Snapshots(feed, views.snapshot, life_seconds=settings.summary_seconds)
     inbox, seen = Inbox(), Seen()
@@ -39,7 +41,7 @@ async def compose(process: Process, settings: NotifierSettings) -> Service:
     totals = Totals(
         inbox, feed, snapshots, summary=views.summary, agents=views.agents, every_seconds=settings.summary_seconds
     )
-    beat = Beat(feed, is_live, process.replica)
+    beat = Beat(feed, is_live, process.replica, every_seconds=settings.heartbeat_seconds)
 
     identity = Identity(IdentitySettings.load(process.settings.host), process.database)
 
@@ -48,7 +50,7 @@ async def compose(process: Process, settings: NotifierSettings) -> Service:
 
     return Service(
         loops=(fan_out, poll, totals, beat),
-        app=Guard(EventRoutes(feed, snapshots, settings, beat.state).app(), identity, lambda *_: Right.READ),
+        app=Guard(EventRoutes(feed, snapshots, beat.state).app(), identity, lambda *_: Right.READ),
         hears={
             Channel.TASK_CHANGED: inbox.hear_tasks,
             Channel.COST_CHANGED: inbox.hear_costs,

@@ -1,13 +1,18 @@
-"""Events as they travel: names, ids and bytes of the stream (the EventSource format)."""
+"""Events as they travel: names, ids and bytes of the stream (the EventSource format), each a chunk of the answer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import orjson
 
+from shared.runtime.http.wire import chunk
+
 Name = Literal["snapshot", "task", "gone", "summary", "cost", "agents", "state", "close"]
+
+STILL_HERE = chunk(b": still here\n\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +26,14 @@ class Frame:
 def encode(event: Name, body: object, event_id: str | None = None) -> bytes:
     """The event's bytes. Only events whose loss must be noticed carry an id."""
     head = f"event: {event}\n" if event_id is None else f"event: {event}\nid: {event_id}\n"
-    return head.encode() + b"data: " + orjson.dumps(body) + b"\n\n"
+    return chunk(head.encode() + b"data: " + orjson.dumps(body) + b"\n\n")
+
+
+def join(frames: Iterable[Frame]) -> bytes:
+    """Their bytes in the order of their numbers: a browser goes on after the last id that it had."""
+    return b"".join(frame.data for frame in sorted(frames, key=lambda frame: frame.number))
 
 
 def retry_hint(milliseconds: int) -> bytes:
     """Tells a browser how long to wait before it comes back."""
-    return f"retry: {milliseconds}\n\n".encode()
+    return chunk(f"retry: {milliseconds}\n\n".encode())

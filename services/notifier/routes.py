@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
-from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.notifier.gateways.browsers import Browser
 from services.notifier.gateways.feed import Feed
 from services.notifier.gateways.snapshots import Snapshots
 from services.notifier.messages import encode, retry_hint
 from services.notifier.metrics import CLIENTS_OPENED, CLIENTS_REFUSED
-from services.notifier.settings import NotifierSettings
 from shared.contract.errors import RejectedError
 from shared.contract.task_filter import TaskFilter
 from shared.runtime.http import problem
+from shared.runtime.http.wire import wire_of
 
-_HEADERS = {
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
     # Proxies must neither hold the events back nor compress them.
-    "Cache-Control": "no-cache, no-transform",
-    "X-Accel-Buffering": "no",
-    "X-Content-Type-Options": "nosniff",
-}
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+)
 
 
 def jittered_retry() -> bytes:
@@ -41,19 +42,16 @@ def farewell() -> bytes:
 class EventRoutes:
     """The notifier's HTTP."""
 
-    def __init__(
-        self, feed: Feed, snapshots: Snapshots, settings: NotifierSettings, state: Callable[[], bytes]
-    ) -> None:
+    def __init__(self, feed: Feed, snapshots: Snapshots, state: Callable[[], bytes]) -> None:
         self._feed = feed
         self._snapshots = snapshots
-        self._settings = settings
         self._state = state
 
     def app(self) -> Starlette:
         """The one path."""
         return Starlette(routes=[Route("/events", self.events, methods=["GET"])])
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, request: Request) -> ASGIApp:
         """A stream of the tasks that the query means; goes on after `Last-Event-ID` where it can."""
         try:
             chosen = TaskFilter.parse(request.query_params.multi_items())
@@ -68,21 +66,27 @@ class EventRoutes:
             )  # fmt: skip
         # Scripts that open a stream anew by themselves cannot set the header.
         last = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
-        return EventSourceResponse(
-            self._stream(chosen, last), headers=_HEADERS, ping=self._settings.heartbeat_seconds, sep="\n",
-            ping_message_factory=lambda: ServerSentEvent(comment="still here", sep="\n"),
-            send_timeout=self._settings.send_seconds,
-        )  # fmt: skip
 
-    async def _stream(self, chosen: TaskFilter, last_event_id: str | None) -> AsyncIterator[bytes]:
-        browser = self._feed.browsers.open(chosen)
-        try:
-            is_resumed = self._feed.resume(browser, last_event_id)
-            CLIENTS_OPENED.labels("resumed" if is_resumed else "snapshot").inc()
-            yield jittered_retry() + self._state()
-            if not is_resumed:
-                await self._snapshots.try_deliver(browser)
-            while (data := await browser.take()) is not None:
-                yield data
-        finally:
-            self._feed.browsers.leave(browser)
+        async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            if request.method == "HEAD":
+                await send({"type": "http.response.body"})
+                return
+            browser = self._feed.browsers.open(chosen, wire_of(scope))
+            try:
+                await self._begin(browser, last)
+                # Whoever has news writes them; this task is woken once more, at the end.
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+            finally:
+                self._feed.browsers.leave(browser)
+
+        return stream
+
+    async def _begin(self, browser: Browser, last_event_id: str | None) -> None:
+        hello = jittered_retry() + self._state()
+        browser.notice({"state": hello}, hello)
+        is_resumed = self._feed.resume(browser, last_event_id)
+        CLIENTS_OPENED.labels("resumed" if is_resumed else "snapshot").inc()
+        if not is_resumed:
+            await self._snapshots.try_deliver(browser)

@@ -16,7 +16,7 @@ class NotifierSettings(BaseSettings):
     summary_seconds: float = Field(default=1, gt=0, description="totals are sent at most this often")
     poll_seconds: float = Field(default=2, gt=0, description="between looks at the event log while notes do not arrive")
     live_poll_seconds: float = Field(default=10, gt=0, description="between looks while they do")
-    heartbeat_seconds: float = Field(default=10, gt=0, description="between comments on a silent stream")
+    heartbeat_seconds: float = Field(default=8, gt=0, description="between two signs of life on every stream")
     send_seconds: float = Field(default=20, gt=0, description="a browser that takes nothing for so long is let go")
     replay_events: int = Field(default=5000, ge=0, description="kept for browsers that come back")
     pending_events: int = Field(

@@ -1,113 +1,106 @@
-"""The browsers that look: what each of them still has to be sent, bounded, latest state only.
+"""The browsers that look.
 
-A tick hands its events over once per filter, not once per browser. A browser that keeps up gets the tick's
-bytes as they are; for one that is behind, a newer event of a task takes the place of the older one, so
-its backlog is at most one event per task. One that is further behind than `pending_events` gets a snapshot.
+A tick hands its events over once per filter, not once per browser. A browser that keeps up is written the tick's
+bytes as they are, without a task of its own. One that is behind has a task and a backlog until it has caught up;
+further behind than `pending_events`, it gets a snapshot instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from services.notifier.messages import Frame
+from services.notifier.gateways.backlog import Backlog, Tick
+from services.notifier.messages import Frame, join
 from services.notifier.metrics import CLIENTS, OVERFLOWS
 from shared.contract.task_filter import TaskFilter
-
-Key = tuple[str, Any]
-Tick = Mapping[Key, Frame]
+from shared.runtime.http.wire import Wire
 
 
 class Browser:
     """One open stream."""
 
-    def __init__(self, chosen: TaskFilter, *, most_pending: int) -> None:
+    def __init__(self, chosen: TaskFilter, wire: Wire, *, most_pending: int, send_seconds: float) -> None:
         self.filter = chosen
         self.needs_snapshot = True
-        self._most_pending = most_pending
-        self._wake = asyncio.Event()
-        self._pending: dict[Key, Frame] = {}
-        self._ready: bytes = b""
-        self._notices: dict[str, bytes] = {}
+        self.backlog = Backlog(most_pending)
+        self._wire = wire
+        self._send_seconds = send_seconds
         self._is_closed = False
+        self._catching_up: asyncio.Task[None] | None = None
 
     @property
-    def pending(self) -> int:
-        """How many events wait for it, besides those that are ready to go."""
-        return len(self._pending)
+    def is_behind(self) -> bool:
+        """Whether what is for it waits until it has taken more."""
+        return self._catching_up is not None
 
     def offer(self, tick: Tick, joined: bytes) -> None:
         """Hand over a tick's events, and the same as bytes."""
-        if self._is_idle():
-            # Kept as frames too: if it is not taken before the next tick, they merge.
-            self._ready = joined
-            self._pending = dict(tick)
-        else:
-            self._ready = b""
-            self._pending.update(tick)
-        if len(self._pending) > self._most_pending:
+        if not (self._writes(joined) or self.backlog.add(tick)):
             OVERFLOWS.inc()
-            self._ready = b""
-            self._pending.clear()
             self.needs_snapshot = True
-        self._wake.set()
 
     def replay(self, frames: Tick) -> None:
         """Let it go on where it was, without a snapshot."""
         self.needs_snapshot = False
-        self._pending.update(frames)
-        self._wake.set()
+        if frames:
+            self.offer(frames, join(frames.values()))
 
     def snapshot(self, frame: Frame) -> None:
-        """Hand over a snapshot; it takes the place of every event that it holds already."""
+        """Hand over a snapshot; it takes the place of every event that waits already."""
         self.needs_snapshot = False
-        self._ready = b""
-        self._pending = {key: each for key, each in self._pending.items() if each.number > frame.number}
-        self._notices = {"snapshot": frame.data, **self._notices}
-        self._wake.set()
+        if not self._writes(frame.data):
+            self.backlog.begin_with(frame)
 
-    def notice(self, name: str, data: bytes) -> None:
-        """Hand over something of which only the latest counts."""
-        self._notices.pop(name, None)
-        self._notices[name] = data
-        self._wake.set()
+    def notice(self, news: Mapping[str, bytes], joined: bytes) -> None:
+        """Hand over things of which only the latest counts, and the same as bytes."""
+        if not self._writes(joined):
+            self.backlog.note(news)
 
-    def close(self) -> None:
-        """End the stream after what is handed over."""
+    def close(self, farewell: bytes) -> None:
+        """End the stream after what is handed over and these last bytes."""
         self._is_closed = True
-        self._wake.set()
+        if self._writes(farewell):
+            self._wire.end()
+        else:
+            self.backlog.end_with(farewell)
 
-    async def take(self) -> bytes | None:
-        """All that waits for it, at least one event; None when the stream ends."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if data := self._drain():
-                if self._is_closed:
-                    self._wake.set()
-                return data
+    def leave(self) -> None:
+        """Nothing is waited for any more."""
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+
+    def _writes(self, joined: bytes) -> bool:
+        """Write at once if it keeps up; otherwise see to it that its backlog is written when it can be."""
+        if self._catching_up is not None:
+            return False
+        if self._wire.write(joined):
+            return True
+        self._catching_up = asyncio.create_task(self._catch_up())
+        return False
+
+    async def _catch_up(self) -> None:
+        try:
+            while not self.backlog.is_empty:
+                async with asyncio.timeout(self._send_seconds):
+                    await self._wire.drained()
+                self._wire.write(self.backlog.take())
+        except TimeoutError:
+            self._wire.abort()
+        else:
             if self._is_closed:
-                return None
-
-    def _is_idle(self) -> bool:
-        return not self._pending and not self._ready
-
-    def _drain(self) -> bytes:
-        notices, self._notices = self._notices, {}
-        pending, self._pending = self._pending, {}
-        ready, self._ready = self._ready, b""
-        snapshot = notices.pop("snapshot", b"")
-        events = ready or b"".join(each.data for each in sorted(pending.values(), key=lambda frame: frame.number))
-        return snapshot + events + b"".join(notices.values())
+                self._wire.end()
+        finally:
+            self._catching_up = None
 
 
 class Browsers:
     """All of them, by filter."""
 
-    def __init__(self, *, most: int, most_pending: int) -> None:
+    def __init__(self, *, most: int, most_pending: int, send_seconds: float) -> None:
         self._most = most
         self._most_pending = most_pending
+        self._send_seconds = send_seconds
         self._by_filter: dict[TaskFilter, set[Browser]] = {}
         self._count = 0
         self._are_closed = False
@@ -123,9 +116,9 @@ class Browsers:
         """Whether one more would be too many, or none may come any more."""
         return self._count >= self._most or self._are_closed
 
-    def open(self, chosen: TaskFilter) -> Browser:
-        """A new stream."""
-        browser = Browser(chosen, most_pending=self._most_pending)
+    def open(self, chosen: TaskFilter, wire: Wire) -> Browser:
+        """A new stream, whose answer has begun."""
+        browser = Browser(chosen, wire, most_pending=self._most_pending, send_seconds=self._send_seconds)
         self._by_filter.setdefault(chosen, set()).add(browser)
         self._count += 1
         CLIENTS.set(self._count)
@@ -136,6 +129,7 @@ class Browsers:
         group = self._by_filter.get(browser.filter, set())
         if browser in group:
             group.remove(browser)
+            browser.leave()
             self._count -= 1
             CLIENTS.set(self._count)
         if not group:
@@ -149,5 +143,4 @@ class Browsers:
         """End every stream with these last bytes."""
         self._are_closed = True
         for browser in self:
-            browser.notice("close", farewell)
-            browser.close()
+            browser.close(farewell)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.notifier.gateways.browsers import Browser, Browsers, Key, Tick
-from services.notifier.messages import Frame, Name, encode
+from services.notifier.gateways.backlog import Key, Tick
+from services.notifier.gateways.browsers import Browser, Browsers
+from services.notifier.messages import Frame, Name, encode, join
 from services.notifier.metrics import EVENTS
 from services.notifier.policy.order import Ring, event_id, number_of
 from shared.contract.task_filter import TaskFilter
@@ -53,7 +54,7 @@ class Feed:
         for chosen, group in self.browsers.groups() if made else ():
             tick = _concerning(made, chosen)
             if tick:
-                joined = b"".join(frame.data for frame in tick.values())
+                joined = join(tick.values())
                 for browser in group:
                     browser.offer(tick, joined)
 
@@ -81,7 +82,7 @@ class Feed:
     def notice_all(self, name: Name, data: bytes) -> None:
         """Hand everybody something of which only the latest counts."""
         for browser in self.browsers:
-            browser.notice(name, data)
+            browser.notice({name: data}, data)
 
 
 def _concerning(changes: Sequence[Change], chosen: TaskFilter) -> dict[Key, Frame]:

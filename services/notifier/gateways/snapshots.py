@@ -7,7 +7,7 @@ from typing import Any
 
 from services.notifier.gateways.browsers import Browser
 from services.notifier.gateways.feed import Feed
-from services.notifier.messages import Frame, encode
+from services.notifier.messages import Frame, encode, join
 from services.notifier.metrics import EVENTS
 from services.notifier.policy.sharing import Shared
 from shared.contract.errors import TransientError
@@ -35,7 +35,7 @@ class Snapshots:
             since = self._feed.after(frame.number, browser.filter)
         browser.snapshot(frame)
         if since:
-            browser.offer(since, b"".join(each.data for each in since.values()))
+            browser.offer(since, join(since.values()))
         browser.needs_snapshot = since is None
 
     async def deliver_all(self) -> None:

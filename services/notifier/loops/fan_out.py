@@ -14,6 +14,7 @@ from services.notifier.gateways.feed import Feed
 from services.notifier.gateways.snapshots import Snapshots
 from services.notifier.messages import Name
 from services.notifier.policy.order import Seen
+from services.notifier.policy.pace import rests_until
 from services.notifier.storage import NotifierStorage
 from shared.contract.errors import TransientError
 from shared.contract.shown import shown_cost, shown_task
@@ -65,7 +66,10 @@ class Inbox:
 
 
 class FanOut:
-    """A loop: the first change after a silence leaves at once, later ones gather for a moment."""
+    """A loop: the first change after a silence leaves at once, later ones gather for a moment.
+
+    Where handing out takes long they gather for longer: it rests at least as long as it worked.
+    """
 
     name = "fan_out"
 
@@ -80,14 +84,14 @@ class FanOut:
         self._snapshots = snapshots
         self._seen = seen
         self._gather_seconds = gather_seconds
-        self._looked_at = 0.0
+        self._rests_until = 0.0
 
     async def run_once(self) -> bool:
         """Look at what was named."""
         if not self._inbox.is_filled:
             return False
-        await asyncio.sleep(max(0.0, self._looked_at + self._gather_seconds - time.monotonic()))
-        self._looked_at = time.monotonic()
+        await asyncio.sleep(max(0.0, self._rests_until - time.monotonic()))
+        began = time.monotonic()
         tasks, costs, is_everything = self._inbox.take()
         if not len(self._feed.browsers):
             # Nobody looks: the database may sleep. Whoever comes gets a snapshot.
@@ -103,6 +107,7 @@ class FanOut:
             self._inbox.costs |= costs
             self._inbox.is_everything |= is_everything
             raise
+        self._rests_until = rests_until(began, time.monotonic(), self._gather_seconds)
         return self._inbox.is_filled
 
     async def _look(self, tasks: set[UUID], costs: set[UUID]) -> None:

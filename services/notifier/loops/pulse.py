@@ -10,13 +10,12 @@ from typing import Any
 from services.notifier.gateways.feed import Feed
 from services.notifier.gateways.snapshots import Snapshots
 from services.notifier.loops.fan_out import Inbox
-from services.notifier.messages import encode
+from services.notifier.messages import STILL_HERE, encode
 from services.notifier.metrics import EVENTS
 from services.notifier.policy.sharing import Shared
 from shared.contract.task_filter import TaskFilter
 
 _REFRESH_SECONDS = 10.0
-_BEAT_SECONDS = 8.0
 
 Read = Callable[[TaskFilter], Awaitable[Any]]
 
@@ -35,7 +34,7 @@ class Totals:
         self._snapshots = snapshots
         self._summaries: Shared[TaskFilter, bytes] = Shared(_encoded("summary", summary), life_seconds=every_seconds)
         self._agents: Shared[TaskFilter, bytes] = Shared(_encoded("agents", agents), life_seconds=every_seconds)
-        self._sent: dict[TaskFilter, tuple[bytes, bytes]] = {}
+        self._sent: dict[TaskFilter, dict[str, bytes]] = {}
         self._good_since = 0.0
 
     async def run_once(self) -> bool:
@@ -46,18 +45,19 @@ class Totals:
         if self._good_since > changed_at and time.monotonic() - self._good_since < _REFRESH_SECONDS:
             return False
         since = time.monotonic()
-        sent: dict[TaskFilter, tuple[bytes, bytes]] = {}
+        sent: dict[TaskFilter, dict[str, bytes]] = {}
         for chosen, group in self._feed.browsers.groups():
             summary = await self._summaries.get(chosen)
             agents = await self._agents.get(TaskFilter())
             since = min(since, summary.since, agents.since)
-            sent[chosen] = (summary.answer, agents.answer)
-            old = self._sent.get(chosen, (b"", b""))
-            for name, data, before in (("summary", summary.answer, old[0]), ("agents", agents.answer, old[1])):
-                if data != before:
-                    EVENTS.labels(name).inc()
-                    for browser in group:
-                        browser.notice(name, data)
+            sent[chosen] = {"summary": summary.answer, "agents": agents.answer}
+            before = self._sent.get(chosen, {})
+            news = {name: data for name, data in sent[chosen].items() if data != before.get(name)}
+            for name in news:
+                EVENTS.labels(name).inc()
+            joined = b"".join(news.values())
+            for browser in group if news else ():
+                browser.notice(news, joined)
         self._sent = sent
         self._good_since = since
         return False
@@ -67,9 +67,10 @@ class Beat:
     """A loop: tells every browser how this replica hears, at once when it changes and every few seconds."""
 
     name = "beat"
-    poll_seconds = 0.5
 
-    def __init__(self, feed: Feed, is_live: Callable[[], bool], replica: str) -> None:
+    def __init__(self, feed: Feed, is_live: Callable[[], bool], replica: str, *, every_seconds: float) -> None:
+        self.poll_seconds = min(0.5, every_seconds)
+        self._every_seconds = every_seconds
         self._feed = feed
         self._is_live = is_live
         self._replica = replica
@@ -80,9 +81,9 @@ class Beat:
         """Beat if it is time."""
         now = time.monotonic()
         is_live = self._is_live()
-        if is_live != self._was_live or now - self._beaten_at >= _BEAT_SECONDS:
+        if is_live != self._was_live or now - self._beaten_at >= self._every_seconds:
             self._was_live, self._beaten_at = is_live, now
-            self._feed.notice_all("state", self.state())
+            self._feed.notice_all("state", STILL_HERE + self.state())
         return False
 
     def state(self) -> bytes:

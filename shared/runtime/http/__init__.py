@@ -17,6 +17,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 from typing_extensions import override
 
+from shared.runtime.http.wire import WiredProtocol
+
 PROBLEM_TYPE = "application/problem+json"
 
 _SILENT_PEER_MILLISECONDS = 20_000
@@ -50,6 +52,7 @@ class HttpServer:
         config = uvicorn.Config(
             app, lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=max(1, int(grace_seconds)), timeout_keep_alive=75, loop="none", backlog=2048,
+            http=WiredProtocol,
         )  # fmt: skip
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None

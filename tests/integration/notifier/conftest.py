@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ import httpx
 import pytest
 
 from services.notifier.app import compose
+from services.notifier.gateways.browsers import Browser, Browsers
+from services.notifier.messages import chunk
 from services.notifier.settings import NotifierSettings
 from shared.runtime.process import Process, _Body
 from shared.runtime.settings import RuntimeSettings
@@ -53,6 +56,37 @@ class Stream:
 
 
 @dataclass
+class Stuck:
+    """A browser that takes nothing by itself."""
+
+    end: socket.socket
+    browser: Browser
+
+    async def fill(self) -> None:
+        """Hand over comments until they wait."""
+
+        def is_full() -> bool:
+            much = chunk(b":" + b"x" * 100_000 + b"\n\n")
+            self.browser.notice({"filling": much}, much)
+            return self.browser.is_behind
+
+        await until(is_full)
+
+    async def take(self) -> bytes:
+        """All that comes until nothing waits any more, without the comments."""
+        taken = b""
+        while self.browser.is_behind:
+            taken += await asyncio.get_running_loop().sock_recv(self.end, 1_000_000)
+        self.browser.notice({"mark": MARK}, MARK)
+        while not taken.endswith(MARK):
+            taken += await asyncio.get_running_loop().sock_recv(self.end, 1_000_000)
+        return taken
+
+
+MARK = chunk(b": mark\n\n")
+
+
+@dataclass
 class Notifier:
     """A running notifier."""
 
@@ -74,6 +108,26 @@ class Notifier:
             finally:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
+
+    @property
+    def browsers(self) -> Browsers:
+        """Who looks."""
+        return self.body._parts.loops[0]._feed.browsers
+
+    @asynccontextmanager
+    async def stuck(self) -> AsyncIterator[Stuck]:
+        """A stream whose browser takes nothing until it is asked to, and whose buffers are full."""
+        before = set(self.browsers)
+        with socket.socket() as end:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await asyncio.to_thread(end.connect, ("127.0.0.1", int(self.url.rpartition(":")[2])))
+            end.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(end, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            (browser,) = await until(lambda: set(self.browsers) - before)
+            await until(lambda: not browser.needs_snapshot)
+            stuck = Stuck(end, browser)
+            await stuck.fill()
+            yield stuck
 
     async def _read(self, http: httpx.AsyncClient, query: str, headers: dict[str, str], received: Stream) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -17,7 +17,7 @@ async def test_s03_browsers_that_drop_off_are_noticed_within_two_heartbeats(
 ) -> None:
     """Closed, or cut by a reset, while nothing happens."""
     notifier = await start_notifier(heartbeat_seconds=0.5)
-    browsers = notifier.body._parts.loops[0]._feed.browsers
+    browsers = notifier.browsers
     gc.collect()
     before = len(asyncio.all_tasks())
     port = int(notifier.url.rpartition(":")[2])
@@ -40,52 +40,15 @@ async def test_s03_browsers_that_drop_off_are_noticed_within_two_heartbeats(
 async def test_a_browser_that_takes_nothing_is_let_go(start_notifier: StartNotifier, tasks: Tasks) -> None:
     """It neither reads nor closes; its buffers fill, and after `send_seconds` its place is free again."""
     notifier = await start_notifier(heartbeat_seconds=0.5, send_seconds=0.5, gather_seconds=0.01)
-    browsers = notifier.body._parts.loops[0]._feed.browsers
-    port = int(notifier.url.rpartition(":")[2])
-    stuck = socket.socket()
-    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    await asyncio.to_thread(stuck.connect, ("127.0.0.1", port))
-    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    await until(lambda: len(browsers) == 1)
-    big = "x" * 190
-    await tasks.database.owner.execute(
-        "INSERT INTO lockkeeper.tasks (agent, customer, input) SELECT 'reader', $1, '{}' FROM generate_series(1, 2000)",
-        big,
-    )
-    ids = [str(row["id"]) for row in await tasks.database.owner.fetch("SELECT id FROM lockkeeper.tasks")]
-    round_ = 0
-
-    async def push() -> bool:
-        nonlocal round_
-        round_ += 1
-        await tasks.database.owner.execute("UPDATE lockkeeper.tasks SET customer = $1 || $2", big, str(round_))
-        for start in range(0, len(ids), 150):
-            await tasks.note(ids[start : start + 150])
-        return len(browsers) == 0
-
-    await until(push, seconds=40, every=0.2)
-    stuck.close()
+    async with notifier.stuck():
+        await until(lambda: not len(notifier.browsers), seconds=10)
 
 
 async def test_s05_a_browser_that_takes_nothing_does_not_hold_up_the_end(
     start_notifier: StartNotifier, tasks: Tasks
 ) -> None:
     notifier = await start_notifier(gather_seconds=0.01, send_seconds=60, pending_events=100_000)
-    browsers = notifier.body._parts.loops[0]._feed.browsers
-    stuck = socket.socket()
-    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    await asyncio.to_thread(stuck.connect, ("127.0.0.1", int(notifier.url.rpartition(":")[2])))
-    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    await until(lambda: len(browsers) == 1)
-    (browser,) = browsers
-
-    async def flooded() -> bool:
-        browser.notice("state", b"x" * 1_000_000)
-        await asyncio.sleep(0)
-        return bool(browser._notices)
-
-    await until(flooded)
-    started = time.monotonic()
-    await notifier.end()
-    assert time.monotonic() - started < 5
-    stuck.close()
+    async with notifier.stuck():
+        started = time.monotonic()
+        await notifier.end()
+        assert time.monotonic() - started < 5

@@ -4,11 +4,10 @@ import asyncio
 
 import pytest
 
-from services.notifier.gateways.browsers import Browser, Browsers
+from services.notifier.gateways.backlog import Backlog
 from services.notifier.messages import Frame
 from services.notifier.policy.order import Ring, Seen, event_id, number_of
 from services.notifier.policy.sharing import Shared
-from shared.contract.task_filter import TaskFilter
 
 
 @pytest.mark.parametrize(
@@ -61,42 +60,42 @@ def frame(number: int, text: str) -> Frame:
     return Frame(number, text.encode())
 
 
-async def test_a_browser_that_is_behind_holds_the_latest_of_each_task_in_order() -> None:
-    browser = Browser(TaskFilter(), most_pending=10)
-    browser.offer({("task", "a"): frame(1, "a1"), ("task", "b"): frame(2, "b2")}, b"a1b2")
-    browser.offer({("task", "a"): frame(3, "a3")}, b"a3")
-    assert await browser.take() == b"b2a3"
-    browser.offer({("task", "a"): frame(4, "a4")}, b"a4")
-    assert await browser.take() == b"a4"
+def test_a_backlog_holds_the_latest_of_each_task_in_order() -> None:
+    backlog = Backlog(10)
+    assert backlog.add({("task", "a"): frame(1, "a1"), ("task", "b"): frame(2, "b2")})
+    assert backlog.add({("task", "a"): frame(3, "a3")})
+    assert len(backlog) == 2
+    assert backlog.take() == b"b2a3"
+    assert backlog.is_empty
+    assert backlog.add({("task", "a"): frame(4, "a4")})
+    assert backlog.take() == b"a4"
 
 
-async def test_a_snapshot_takes_the_place_of_older_events_only() -> None:
-    browser = Browser(TaskFilter(), most_pending=10)
-    browser.offer({("task", "a"): frame(1, "a1"), ("task", "b"): frame(5, "b5")}, b"a1b5")
-    browser.notice("state", b"s")
-    browser.snapshot(frame(3, "snap"))
-    assert await browser.take() == b"snapb5s"
-    assert not browser.needs_snapshot
+def test_a_snapshot_takes_the_place_of_older_events_only() -> None:
+    backlog = Backlog(10)
+    backlog.note({"state": b"s"})
+    backlog.add({("task", "a"): frame(1, "a1"), ("task", "b"): frame(5, "b5")})
+    backlog.begin_with(frame(3, "snap"))
+    assert backlog.take() == b"snapb5s"
+    assert backlog.is_empty
 
 
-async def test_too_far_behind_means_a_snapshot() -> None:
-    browser = Browser(TaskFilter(), most_pending=2)
-    browser.needs_snapshot = False
-    browser.offer({("task", n): frame(n, "x") for n in range(3)}, b"xxx")
-    assert browser.needs_snapshot
-    assert browser.pending == 0
+def test_too_much_is_forgotten_and_said() -> None:
+    backlog = Backlog(2)
+    backlog.note({"state": b"old", "summary": b"s"})
+    assert not backlog.add({("task", n): frame(n, "x") for n in range(3)})
+    assert len(backlog) == 0
+    backlog.note({"state": b"new"})
+    assert backlog.take() == b"news"
 
 
-async def test_the_last_words_are_sent_before_the_end() -> None:
-    browsers = Browsers(most=2, most_pending=2)
-    browser = browsers.open(TaskFilter())
-    browsers.close(b"bye")
-    assert browsers.is_full
-    assert await browser.take() == b"bye"
-    assert await browser.take() is None
-    browsers.leave(browser)
-    browsers.leave(browser)
-    assert len(browsers) == 0
+def test_nothing_comes_after_the_last_words() -> None:
+    backlog = Backlog(2)
+    backlog.end_with(b"bye")
+    backlog.note({"state": b"s"})
+    backlog.add({("task", "a"): frame(1, "a1")})
+    assert not backlog.is_empty
+    assert backlog.take() == b"a1sbye"
 
 
 async def test_a_hundred_who_ask_at_once_share_one_answer() -> None:

@@ -36,7 +36,8 @@ class Snapshots:
         browser.snapshot(frame)
         if since:
             browser.offer(since, join(since.values()))
-        browser.needs_snapshot = since is None
+        elif since is None:
+            browser.needs_snapshot = True
 
     async def deliver_all(self) -> None:
         """Hand a snapshot to everybody who needs one."""

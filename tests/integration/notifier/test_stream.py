@@ -203,6 +203,21 @@ async def test_a_slow_browser_gets_the_latest_state_only(start_notifier: StartNo
         assert (await slow.take()).count(b"event: task") == 1
 
 
+async def test_a_snapshot_of_before_is_not_enough_for_who_missed_more_than_it_may(
+    start_notifier: StartNotifier, tasks: Tasks
+) -> None:
+    """What others were given a moment ago is shared, but not when what came since is too much to be added to it."""
+    notifier = await start_notifier(gather_seconds=0.01, pending_events=10, send_seconds=60, summary_seconds=3)
+    async with notifier.stream() as quick, notifier.stuck() as slow:
+        await quick.wait("snapshot")
+        ids = [await tasks.add(note=False) for _ in range(20)]
+        await tasks.note(ids)
+        await quick.wait("task", lambda data: data["id"] == max(ids))
+        await until(lambda: not slow.browser.needs_snapshot, seconds=20)
+        taken = await slow.take()
+        assert [each for each in ids if each.encode() not in taken] == []
+
+
 async def test_costs_travel_as_their_own_event(
     start_notifier: StartNotifier, tasks: Tasks, database: TestDatabase
 ) -> None:

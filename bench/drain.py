@@ -23,6 +23,8 @@ import asyncpg
 from bench.queue import QueueBench, line
 
 BATCH = 1000
+LIMITED_BATCH = 200
+"""Where limits bind, no claim takes all that may run at once: the others would wait until it is settled."""
 COUNT = 20_000
 ROUNDS = 3
 
@@ -171,7 +173,7 @@ async def limited(bench: QueueBench, processes: int, name: str, **settings: Any)
         await bench.reset(200, **settings)
         await bench.fill(COUNT, 200, estimated_tokens=1000)
 
-    await rounds(bench, f"{name}_{processes}", fill, processes, 1, sleep_ms=10)
+    await rounds(bench, f"{name}_{processes}", fill, processes, sleep_ms=10, batch=LIMITED_BATCH)
 
 
 async def hot(bench: QueueBench) -> None:

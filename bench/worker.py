@@ -39,6 +39,7 @@ class Worker:
         self._claims = DispatcherStorage(self._pools[0], f"bench-{time.time_ns()}")
         self._settles = CallbackStorage(self._pools[1])
         self._ended: list[UUID] = []
+        self._has_ended = asyncio.Event()
         self._wake = asyncio.Event()
         self.starts: list[tuple[str, float]] = []
         self.spans: list[tuple[str, float, float]] = []
@@ -71,7 +72,7 @@ class Worker:
         self.starts += [(each.agent, now) for each in leased]
         if self._sleep_seconds == 0:
             self._ended += [each.attempt_id for each in leased]
-            self._wake.set()
+            self._has_ended.set()
             return
         for each in leased:
             asyncio.get_running_loop().call_later(self._sleep_seconds, self._end, each, now)
@@ -79,15 +80,19 @@ class Worker:
     def _end(self, leased: LeasedAttempt, started: float) -> None:
         self.spans.append((leased.agent, started, time.time()))
         self._ended.append(leased.attempt_id)
+        self._has_ended.set()
 
     async def _settle_ended(self) -> None:
         while True:
+            await self._has_ended.wait()
             ended, self._ended = self._ended[:1000], self._ended[1000:]
-            if not ended:
-                await asyncio.sleep(0.001)
-                continue
+            if not self._ended:
+                self._has_ended.clear()
             settled = await self._settles.settle([Report(each, Kind.RESULT, DONE, b"{}") for each in ended])
-            self._ended += [attempt for attempt, found in zip(ended, settled, strict=True) if found is None]
+            busy = [attempt for attempt, found in zip(ended, settled, strict=True) if found is None]
+            if busy:
+                self._ended += busy
+                self._has_ended.set()
             self._wake.set()
 
 

@@ -239,13 +239,14 @@ class ClaimLoop:
                 async with asyncio.timeout(self.poll_seconds):
                     await self._submitter.freed.wait()
             return True
-        is_due, is_ready, self._learn.is_due = await self._storage.look_for_work()
-        if is_due:
-            await self._storage.promote_due(settings.claim_batch)
-        if not (is_due or is_ready):
+        work = await self._storage.look_for_work()
+        self._learn.is_due = work.has_lessons
+        if work.is_due and await self._storage.promote_due(settings.claim_batch):
+            return True
+        if not work.ready:
             return False
         started = time.monotonic()
-        leased = await self._storage.claim_tasks(room, settings.submit_lease_seconds)
+        leased = await self._storage.claim_tasks(room, settings.submit_lease_seconds, work.ready)
         metrics.CLAIM_SECONDS.observe(time.monotonic() - started)
         for each in leased:
             metrics.CLAIMED.labels(each.agent).inc()

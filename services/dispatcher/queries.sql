@@ -1,32 +1,43 @@
 -- The dispatcher's statements: admission, leases until the run is known, and the cancelling of runs.
 
 -- name: lock_agents
--- The agents that have work ready and may start some; limited ones locked for this transaction.
--- locks: the guard of limits (shared), then agents in name order; a row that another replica holds is left to it
--- returns: name, whether its row is locked by us, and what else the claim must know of it
+-- The first few of these agents that may start some tasks; limited ones locked for this transaction.
+-- locks: the guard of limits (shared), then agents; a row that another replica holds is left to it
+-- returns: name, whether its row is locked by us, and what else the claim must know of it, in the order given
 WITH guard AS MATERIALIZED (
     -- Held with the claim: a change of limits waits for us, and we never start in the middle of one.
     SELECT pg_advisory_xact_lock_shared(4951, 1)
-), waiting AS MATERIALIZED (
-    SELECT a.name, a.max_concurrent_tasks IS NOT NULL OR a.max_tpm IS NOT NULL
-           OR a.circuit_failures IS NOT NULL OR a.by_policy AS limited, a.tasks_per_run, a.learn_estimates
-      FROM guard, lockkeeper.agents a
+), line AS MATERIALIZED (
+    SELECT a.name, g.place, a.tasks_per_run, a.learn_estimates,
+           a.max_concurrent_tasks IS NOT NULL OR a.max_tpm IS NOT NULL
+           OR a.circuit_failures IS NOT NULL OR a.by_policy AS limited
+      FROM guard, unnest($1::text[]) WITH ORDINALITY AS g (name, place)
+      JOIN lockkeeper.agents a ON a.name = g.name
      WHERE (SELECT lockkeeper.is_adopted())
        AND NOT a.paused
        AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
-       AND EXISTS (SELECT FROM lockkeeper.tasks t
-                    WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred)
 ), locked AS MATERIALIZED (
     -- A row that changed since this statement began is read as it is now: options never lag behind their limits.
-    SELECT a.name, a.by_policy, a.tasks_per_run, a.circuit_failures IS NOT NULL AS has_breaker, a.learn_estimates
-      FROM lockkeeper.agents a
-     WHERE a.name IN (SELECT w.name FROM waiting w WHERE w.limited)
-     ORDER BY a.name
-       FOR NO KEY UPDATE SKIP LOCKED
+    SELECT a.name, l.place, true AS locked, a.by_policy, a.tasks_per_run,
+           a.circuit_failures IS NOT NULL AS has_breaker, a.learn_estimates
+      FROM (SELECT name, place FROM line WHERE limited ORDER BY place OFFSET 0) l
+      JOIN lockkeeper.agents a ON a.name = l.name
+     -- A look before the lock, one by one until there are enough: whoever seems full is not locked for nothing. It
+     -- decides nothing, and who has just got room is named by a note.
+     WHERE coalesce(a.max_concurrent_tasks > (SELECT count(*) FROM lockkeeper.tasks t
+                                               WHERE t.agent = a.name AND t.status = 'processing'), true)
+       AND (a.max_tpm IS NULL OR EXISTS (
+            SELECT FROM lockkeeper.agent_headroom h
+             WHERE h.agent = a.name AND (h.tokens_left > 0 OR h.running = 0 AND h.used_tpm = 0)))
+     ORDER BY l.place
+     LIMIT $2::int
+       FOR NO KEY UPDATE OF a SKIP LOCKED
 )
-SELECT name, true AS locked, by_policy, tasks_per_run, has_breaker, learn_estimates FROM locked
+SELECT * FROM locked
 UNION ALL
-SELECT name, false, false, tasks_per_run, false, learn_estimates FROM waiting WHERE NOT limited
+SELECT name, place, false, false, tasks_per_run, false, learn_estimates FROM line WHERE NOT limited
+ ORDER BY place
+ LIMIT $2::int
 
 -- name: claim_tasks
 -- Lease the next tasks of these agents as far as their limits allow, in order, and open their attempts.
@@ -118,15 +129,18 @@ WITH room AS MATERIALIZED (
 SELECT id AS task_id, attempt_id, attempt, agent, target, waited_seconds FROM claimed ORDER BY n
 
 -- name: look_for_work
--- Whether tasks wait for their promotion, whether an agent that may start some has any, and whether any attempt is
--- watched or any cost reserved: all that an idle dispatcher asks.
+-- Whether tasks wait for their promotion, which agents have tasks that wait for a claim, in the order of the first of
+-- each, and whether any attempt is watched or any cost reserved: all that an idle dispatcher asks.
 SELECT EXISTS (SELECT FROM lockkeeper.tasks
                 WHERE status = 'enqueued' AND deferred AND available_at <= lockkeeper.clock()) AS is_due,
-       EXISTS (SELECT FROM lockkeeper.agents a
-                WHERE NOT a.paused
-                  AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
-                  AND EXISTS (SELECT FROM lockkeeper.tasks t
-                               WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred)) AS is_ready,
+       ARRAY (SELECT a.name
+                FROM lockkeeper.agents a
+               CROSS JOIN LATERAL (
+                     SELECT t.priority, t.created_at, t.id FROM lockkeeper.tasks t
+                      WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred
+                      ORDER BY t.priority DESC, t.created_at, t.id LIMIT 1) first
+               WHERE NOT a.paused AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
+               ORDER BY first.priority DESC, first.created_at, first.id) AS ready,
        EXISTS (SELECT FROM lockkeeper.watched_attempts) OR EXISTS (SELECT FROM lockkeeper.reservations) AS has_lessons
 
 -- name: promote_due

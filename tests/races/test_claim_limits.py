@@ -21,8 +21,9 @@ SQL = load("services.dispatcher")
 
 
 async def claim_in_open_transaction(connection: Any, batch: int = 10) -> list[Any]:
-    """The claim's two statements on a connection whose transaction stays open."""
-    agents = await connection.fetch(SQL["lock_agents"].sql)
+    """The claim's statements on a connection whose transaction stays open."""
+    (work,) = await connection.fetch(SQL["look_for_work"].sql)
+    agents = await connection.fetch(SQL["lock_agents"].sql, work["ready"], 8)
     locked = [row["name"] for row in agents if row["locked"]]
     free = [row["name"] for row in agents if not row["locked"]]
     return list(await connection.fetch(SQL["claim_tasks"].sql, locked, free, batch, "held-open", uuid7(), 60.0))
@@ -37,6 +38,35 @@ async def test_q01_a_second_dispatcher_claims_nothing_while_the_first_is_uncommi
         other = DispatcherStorage(pool, "b")
         assert await other.claim_tasks(10, 60) == []
     assert await DispatcherStorage(pool, "b").claim_tasks(10, 60) == []
+    await pool.close()
+
+
+async def test_q01_claims_at_once_share_the_agents_among_them(database: TestDatabase) -> None:
+    for number in range(20):
+        await make_agent(database.owner, f"agent-{number:02}", max_concurrent_tasks=1)
+        await make_tasks(database.owner, 2, agent=f"agent-{number:02}")
+    pool = await database.open("dispatcher")
+    async with pool.transaction() as first:
+        held = {row["agent"] for row in await claim_in_open_transaction(first)}
+        others = {each.agent for each in await DispatcherStorage(pool, "b").claim_tasks(50, 60)}
+        assert held == {f"agent-{number:02}" for number in range(8)}
+        assert others == {f"agent-{number:02}" for number in range(8, 20)}
+    assert await violations(database.owner) == []
+    await pool.close()
+
+
+async def test_q03_agents_that_may_start_nothing_hide_nobody_behind_them(database: TestDatabase) -> None:
+    """However many stand before it in the line: full ones, and ones whose first task does not fit what is left."""
+    for number in range(40):
+        limits = {"max_concurrent_tasks": 1} if number % 2 else {"max_tpm": 100}
+        await make_agent(database.owner, f"agent-{number}", **limits)
+        await make_tasks(database.owner, 2, agent=f"agent-{number}", estimated_tokens=60, priority=90)
+    await make_agent(database.owner, "last", max_concurrent_tasks=1)
+    pool = await database.open("dispatcher")
+    storage = DispatcherStorage(pool, "a")
+    assert len(await storage.claim_tasks(100, 60)) == 40
+    await make_tasks(database.owner, 1, agent="last", priority=1)
+    assert [each.agent for each in await storage.claim_tasks(1, 60)] == ["last"]
     await pool.close()
 
 

@@ -41,12 +41,13 @@ def _replacing(variant: str, statement: str, pairs: list[tuple[str, str]]) -> Ca
 
 _NO_LOCK = ("   FOR NO KEY UPDATE", "")
 _LOCK = "FOR NO KEY UPDATE SKIP LOCKED"
+_LOCK_AGENT = "       FOR NO KEY UPDATE OF a SKIP LOCKED"
 
 EXPLORER_VARIANTS = (
     Variant(
         "lock and count in one statement",
         (
-            ("dispatcher.lock_agents", f"       {_LOCK}", ""),
+            ("dispatcher.lock_agents", _LOCK_AGENT, ""),
             ("dispatcher.claim_tasks", "WITH room AS MATERIALIZED (",
              ("WITH held AS MATERIALIZED (SELECT name FROM lockkeeper.agents WHERE name = ANY ($1::text[]) "
              "ORDER BY name FOR NO KEY UPDATE), room AS MATERIALIZED (")),
@@ -54,8 +55,8 @@ EXPLORER_VARIANTS = (
         ),
         "q01 claim, claim: one slot",
     ),
-    Variant("the agent's row is not locked", (("dispatcher.lock_agents", f"       {_LOCK}", ""),), "q01 claim, claim: one slot"),
-    Variant("the token budget is not locked", (("dispatcher.lock_agents", f"       {_LOCK}", ""),),
+    Variant("the agent's row is not locked", (("dispatcher.lock_agents", _LOCK_AGENT, ""),), "q01 claim, claim: one slot"),
+    Variant("the token budget is not locked", (("dispatcher.lock_agents", _LOCK_AGENT, ""),),
             "r01 claim, claim: one token budget"),
     Variant("a claim waits for another's tasks", (("dispatcher.claim_tasks", f"              {_LOCK}) c", "FOR NO KEY UPDATE) c"),),
             "claim, claim: no limit"),
@@ -66,11 +67,11 @@ EXPLORER_VARIANTS = (
     Variant("an agent that was seen without a limit is claimed for without a look",
             (("dispatcher.claim_tasks", "AND h.max_concurrent_tasks IS NULL AND h.max_tpm IS NULL", ""),),
             "claim, claim, first limit"),
-    Variant("by policy: the agent's row is not locked", (("dispatcher.lock_agents", f"       {_LOCK}", ""),),
+    Variant("by policy: the agent's row is not locked", (("dispatcher.lock_agents", _LOCK_AGENT, ""),),
             "q01 claim, claim: one slot, by policy"),
-    Variant("by policy: the token budget is not locked", (("dispatcher.lock_agents", f"       {_LOCK}", ""),),
+    Variant("by policy: the token budget is not locked", (("dispatcher.lock_agents", _LOCK_AGENT, ""),),
             "r01 claim, claim: one token budget, by policy"),
-    Variant("the spending budget is not locked", (("dispatcher.lock_agents", f"       {_LOCK}", ""),),
+    Variant("the spending budget is not locked", (("dispatcher.lock_agents", _LOCK_AGENT, ""),),
             "claim, claim: one spending budget"),
     Variant("nothing is reserved", (("dispatcher.reserve_costs", "ON CONFLICT", "WHERE false ON CONFLICT"),),
             "claim, claim: one spending budget"),

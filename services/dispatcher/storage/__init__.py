@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from services.dispatcher.storage.admission import PolicyClaim
@@ -15,6 +16,20 @@ from shared.db.pool import Connection, Database
 from shared.db.statements import load
 
 _SQL = load("services.dispatcher")
+_AGENTS_AT_LEAST = 8
+_TASKS_OF_AN_AGENT = 5
+"""How many tasks an agent that may start some is expected to give to a large claim."""
+
+
+class Work(NamedTuple):
+    """What a dispatcher sees before it claims."""
+
+    is_due: bool
+    """Tasks wait for their promotion."""
+    ready: list[str]
+    """Agents that have tasks to claim, in the order of their first."""
+    has_lessons: bool
+    """Attempts are watched, or costs reserved."""
 
 
 class DispatcherStorage:
@@ -24,30 +39,47 @@ class DispatcherStorage:
         self._database = database
         self._replica = replica
 
-    async def claim_tasks(self, limit: int, lease_seconds: float) -> list[LeasedAttempt]:
-        """Lease up to `limit` tasks within every agent's limits, in one short transaction."""
+    async def claim_tasks(
+        self, limit: int, lease_seconds: float, ready: Sequence[str] | None = None
+    ) -> list[LeasedAttempt]:
+        """Lease up to `limit` tasks within every agent's limits, in short transactions.
 
-        async def claim(connection: Connection) -> list[LeasedAttempt]:
-            agents = {row["name"]: row for row in await connection.fetch(_SQL["lock_agents"].sql)}
-            if not agents:
-                return []
-            # Later statements: their snapshots see every claim that committed before we had the locks.
-            by_policy = [name for name, row in agents.items() if row["by_policy"]]
-            rows: list[Any] = []
-            if by_policy:
-                # Where there are agents of both kinds, neither may take every turn.
-                fair = limit if len(by_policy) == len(agents) else limit // 2 + limit % 2 * random.getrandbits(1)
-                rows = await PolicyClaim(connection, self._replica, lease_seconds).lease(by_policy, fair)
-            if len(by_policy) < len(agents) and len(rows) < limit:
-                rows += await self._claim_plain(connection, agents, limit - len(rows), lease_seconds)
-            # By position, once per agent: this is done for every task.
-            options: dict[str, Sequence[Any]] = {
-                name: (row["tasks_per_run"], None, row["has_breaker"], row["learn_estimates"])
-                for name, row in agents.items()
-            }
-            return [LeasedAttempt(*row, *options[row["agent"]]) for row in rows]
+        `ready` are the agents that have work, in their order, where the caller has looked already.
+        """
+        line = (await self.look_for_work()).ready if ready is None else ready
+        leased: list[LeasedAttempt] = []
+        # A few agents at a time: their locks are held no longer than their own tasks need, and others go on.
+        few = max(_AGENTS_AT_LEAST, limit // _TASKS_OF_AN_AGENT)
+        while line and len(leased) < limit:
+            claim = partial(self._claim, agents=line, few=few, limit=limit - len(leased), lease_seconds=lease_seconds)
+            found, served = await self._database.atomically(claim)
+            leased += found
+            line = line[served:]
+        return leased
 
-        return await self._database.atomically(claim)
+    async def _claim(
+        self, connection: Connection, *, agents: Sequence[str], few: int, limit: int, lease_seconds: float
+    ) -> tuple[list[LeasedAttempt], int]:
+        """What was leased for the first few of these agents that may start some, and how far in the line they stand."""
+        locked = {row["name"]: row for row in await connection.fetch(_SQL["lock_agents"].sql, agents, few)}
+        if not locked:
+            return [], len(agents)
+        # Later statements: their snapshots see every claim that committed before we had the locks.
+        by_policy = [name for name, row in locked.items() if row["by_policy"]]
+        rows: list[Any] = []
+        if by_policy:
+            # Where there are agents of both kinds, neither may take every turn.
+            fair = limit if len(by_policy) == len(locked) else limit // 2 + limit % 2 * random.getrandbits(1)
+            rows = await PolicyClaim(connection, self._replica, lease_seconds).lease(by_policy, fair)
+        if len(by_policy) < len(locked) and len(rows) < limit:
+            rows += await self._claim_plain(connection, locked, limit - len(rows), lease_seconds)
+        # By position, once per agent: this is done for every task.
+        options: dict[str, Sequence[Any]] = {
+            name: (row["tasks_per_run"], None, row["has_breaker"], row["learn_estimates"])
+            for name, row in locked.items()
+        }
+        served = max(row["place"] for row in locked.values()) if len(locked) == few else len(agents)
+        return [LeasedAttempt(*row, *options[row["agent"]]) for row in rows], served
 
     async def _claim_plain(
         self, connection: Connection, agents: Mapping[str, Any], limit: int, lease_seconds: float
@@ -59,10 +91,9 @@ class DispatcherStorage:
             _SQL["claim_tasks"].sql, locked, free, limit, self._replica, uuid7(), lease_seconds
         )
 
-    async def look_for_work(self) -> tuple[bool, bool, bool]:
-        """Whether tasks wait for their promotion, whether any may be claimed now, and whether attempts may teach."""
-        is_due, is_ready, has_lessons = (await self._database.fetch(_SQL["look_for_work"].sql))[0]
-        return is_due, is_ready, has_lessons
+    async def look_for_work(self) -> Work:
+        """What there is to do, in one statement."""
+        return Work(*(await self._database.fetch(_SQL["look_for_work"].sql))[0])
 
     async def promote_due(self, limit: int) -> int:
         """Let tasks whose time has come be claimed; returns how many."""

@@ -22,7 +22,7 @@ from shared.runtime.process import Process, Service, run
 async def compose(process: Process, settings: NotifierSettings) -> Service:
     """Wire the one listener to the many browsers."""
     storage = NotifierStorage(process.database)
-    views = Views(storage, snapshot_tasks=settings.snapshot_tasks)
+    views = Views(storage, snapshot_tasks=settings.snapshot_tasks, life_seconds=settings.summary_seconds)
     browsers = Browsers(
         most=settings.max_clients, most_pending=settings.pending_events, send_seconds=settings.send_seconds
     )
@@ -38,9 +38,7 @@ async def compose(process: Process, settings: NotifierSettings) -> Service:
         storage, inbox, browsers, seen, is_live,
         poll_seconds=settings.poll_seconds, live_poll_seconds=settings.live_poll_seconds,
     )  # fmt: skip
-    totals = Totals(
-        inbox, feed, snapshots, summary=views.summary, agents=views.agents, every_seconds=settings.summary_seconds
-    )
+    totals = Totals(inbox, feed, snapshots, views, every_seconds=settings.summary_seconds)
     beat = Beat(feed, is_live, process.replica, every_seconds=settings.heartbeat_seconds)
 
     identity = Identity(IdentitySettings.load(process.settings.host), process.database)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import orjson
 
+from shared.contract.task_filter import TaskFilter
 from shared.runtime.http.wire import chunk
 
 Name = Literal["snapshot", "task", "gone", "summary", "cost", "agents", "state", "close"]
 
 STILL_HERE = chunk(b": still here\n\n")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a page looks at. Hashable, so that equal views share their answers."""
+
+    filter: TaskFilter
+    has_totals: bool = True
+    """Whether it shows totals and agents too; the page of one task does not."""
+
+    @classmethod
+    def parse(cls, pairs: Sequence[tuple[str, str]]) -> View:
+        """The view that these query parameters mean. Raises RejectedError that names the parameter."""
+        return cls(TaskFilter.parse(pairs), ("only", "tasks") not in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.notifier.gateways.browsers import Browser
 from services.notifier.gateways.feed import Feed
 from services.notifier.gateways.snapshots import Snapshots
-from services.notifier.messages import encode, retry_hint
+from services.notifier.messages import View, encode, retry_hint
 from services.notifier.metrics import CLIENTS_OPENED, CLIENTS_REFUSED
 from shared.contract.errors import RejectedError
-from shared.contract.task_filter import TaskFilter
 from shared.runtime.http import problem
 from shared.runtime.http.wire import wire_of
 
@@ -52,9 +51,12 @@ class EventRoutes:
         return Starlette(routes=[Route("/events", self.events, methods=["GET"])])
 
     async def events(self, request: Request) -> ASGIApp:
-        """A stream of the tasks that the query means; goes on after `Last-Event-ID` where it can."""
+        """A stream of the tasks that the query means, `only=tasks` for one without totals and agents.
+
+        It goes on after `Last-Event-ID` where it can.
+        """
         try:
-            chosen = TaskFilter.parse(request.query_params.multi_items())
+            view = View.parse(request.query_params.multi_items())
         except RejectedError as error:
             return problem(422, "Not valid", error.message, reason=error.reason)
         if self._feed.browsers.is_full:
@@ -72,7 +74,7 @@ class EventRoutes:
             if request.method == "HEAD":
                 await send({"type": "http.response.body"})
                 return
-            browser = self._feed.browsers.open(chosen, wire_of(scope))
+            browser = self._feed.browsers.open(view, wire_of(scope))
             try:
                 await self._begin(browser, last)
                 # Whoever has news writes them; this task is woken once more, at the end.

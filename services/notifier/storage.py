@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from services.notifier.messages import View
 from services.notifier.metrics import READ_SECONDS
+from services.notifier.policy.sharing import Shared
 from shared.contract.shown import shown_agent_state, shown_summary, shown_task
 from shared.contract.task_filter import TaskFilter
 from shared.db.pool import Database
@@ -56,28 +58,30 @@ class NotifierStorage:
 
 
 class Views:
-    """What browsers are shown, as JSON."""
+    """What browsers are shown, as JSON; totals and agents are shared by snapshots and by who keeps them fresh."""
 
-    def __init__(self, storage: NotifierStorage, *, snapshot_tasks: int) -> None:
+    def __init__(self, storage: NotifierStorage, *, snapshot_tasks: int, life_seconds: float) -> None:
         self._storage = storage
         self._snapshot_tasks = snapshot_tasks
+        self.summary: Shared[TaskFilter, dict[str, Any]] = Shared(self._summary, life_seconds=life_seconds)
+        self.agents: Shared[None, list[dict[str, Any]]] = Shared(self._agents, life_seconds=life_seconds)
 
-    async def snapshot(self, chosen: TaskFilter) -> dict[str, Any]:
-        """The first page of a filter, its totals, and the agents."""
-        rows = await self._storage.list_tasks(chosen, self._snapshot_tasks)
-        return {
+    async def snapshot(self, view: View) -> dict[str, Any]:
+        """The first page of a filter and, for whoever shows them, its totals and the agents."""
+        rows = await self._storage.list_tasks(view.filter, self._snapshot_tasks)
+        shown = {
             "tasks": [shown_task(row, row["waiting_reason"]) for row in rows],
             "is_whole": len(rows) < self._snapshot_tasks,
-            "summary": await self.summary(chosen),
-            "agents": await self.agents(chosen),
         }
+        if view.has_totals:
+            shown["summary"] = (await self.summary.get(view.filter)).answer
+            shown["agents"] = (await self.agents.get(None)).answer
+        return shown
 
-    async def summary(self, chosen: TaskFilter) -> dict[str, Any]:
-        """The totals of a filter."""
+    async def _summary(self, chosen: TaskFilter) -> dict[str, Any]:
         return shown_summary(await self._storage.summarise_tasks(chosen))
 
-    async def agents(self, _: TaskFilter) -> list[dict[str, Any]]:
-        """Every agent's limits and their use; the same for every filter."""
+    async def _agents(self, _: None) -> list[dict[str, Any]]:
         return [
             {**{name: row[name] for name in _LIMITS}, "state": shown_agent_state(row)}
             for row in await self._storage.list_queue_state()

@@ -1,6 +1,6 @@
 """The browsers that look.
 
-A tick hands its events over once per filter, not once per browser. A browser that keeps up is written the tick's
+A tick hands its events over once per view, not once per browser. A browser that keeps up is written the tick's
 bytes as they are, without a task of its own. One that is behind has a task and a backlog until it has caught up;
 further behind than `pending_events`, it gets a snapshot instead.
 """
@@ -11,17 +11,16 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from services.notifier.gateways.backlog import Backlog, Tick
-from services.notifier.messages import Frame, join
+from services.notifier.messages import Frame, View, join
 from services.notifier.metrics import CLIENTS, OVERFLOWS
-from shared.contract.task_filter import TaskFilter
 from shared.runtime.http.wire import Wire
 
 
 class Browser:
     """One open stream."""
 
-    def __init__(self, chosen: TaskFilter, wire: Wire, *, most_pending: int, send_seconds: float) -> None:
-        self.filter = chosen
+    def __init__(self, view: View, wire: Wire, *, most_pending: int, send_seconds: float) -> None:
+        self.view = view
         self.needs_snapshot = True
         self.backlog = Backlog(most_pending)
         self._wire = wire
@@ -95,13 +94,13 @@ class Browser:
 
 
 class Browsers:
-    """All of them, by filter."""
+    """All of them, by what they look at."""
 
     def __init__(self, *, most: int, most_pending: int, send_seconds: float) -> None:
         self._most = most
         self._most_pending = most_pending
         self._send_seconds = send_seconds
-        self._by_filter: dict[TaskFilter, set[Browser]] = {}
+        self._by_view: dict[View, set[Browser]] = {}
         self._count = 0
         self._are_closed = False
 
@@ -109,35 +108,35 @@ class Browsers:
         return self._count
 
     def __iter__(self) -> Iterator[Browser]:
-        return (browser for group in self._by_filter.values() for browser in group)
+        return (browser for group in self._by_view.values() for browser in group)
 
     @property
     def is_full(self) -> bool:
         """Whether one more would be too many, or none may come any more."""
         return self._count >= self._most or self._are_closed
 
-    def open(self, chosen: TaskFilter, wire: Wire) -> Browser:
+    def open(self, view: View, wire: Wire) -> Browser:
         """A new stream, whose answer has begun."""
-        browser = Browser(chosen, wire, most_pending=self._most_pending, send_seconds=self._send_seconds)
-        self._by_filter.setdefault(chosen, set()).add(browser)
+        browser = Browser(view, wire, most_pending=self._most_pending, send_seconds=self._send_seconds)
+        self._by_view.setdefault(view, set()).add(browser)
         self._count += 1
         CLIENTS.set(self._count)
         return browser
 
     def leave(self, browser: Browser) -> None:
         """The stream is over; may be told twice."""
-        group = self._by_filter.get(browser.filter, set())
+        group = self._by_view.get(browser.view, set())
         if browser in group:
             group.remove(browser)
             browser.leave()
             self._count -= 1
             CLIENTS.set(self._count)
         if not group:
-            self._by_filter.pop(browser.filter, None)
+            self._by_view.pop(browser.view, None)
 
-    def groups(self) -> list[tuple[TaskFilter, list[Browser]]]:
-        """The filters in use with their browsers, as they are now."""
-        return [(chosen, list(group)) for chosen, group in self._by_filter.items()]
+    def groups(self) -> list[tuple[View, list[Browser]]]:
+        """The views in use with their browsers, as they are now."""
+        return [(view, list(group)) for view, group in self._by_view.items()]
 
     def close(self, farewell: bytes) -> None:
         """End every stream with these last bytes."""

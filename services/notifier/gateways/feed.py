@@ -51,8 +51,8 @@ class Feed:
             self._ring.add(number, change)
             made.append(change)
             EVENTS.labels(name).inc()
-        for chosen, group in self.browsers.groups() if made else ():
-            tick = _concerning(made, chosen)
+        for view, group in self.browsers.groups() if made else ():
+            tick = _concerning(made, view.filter)
             if tick:
                 joined = join(tick.values())
                 for browser in group:
@@ -73,7 +73,7 @@ class Feed:
     def resume(self, browser: Browser, last_event_id: str | None) -> bool:
         """Let a browser go on after the last event it had; False when it needs a snapshot."""
         number = number_of(last_event_id, self.epoch)
-        missed = None if number is None else self.after(number, browser.filter)
+        missed = None if number is None else self.after(number, browser.view.filter)
         if missed is None:
             return False
         browser.replay(missed)

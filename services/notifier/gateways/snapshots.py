@@ -7,32 +7,29 @@ from typing import Any
 
 from services.notifier.gateways.browsers import Browser
 from services.notifier.gateways.feed import Feed
-from services.notifier.messages import Frame, encode, join
+from services.notifier.messages import Frame, View, encode, join
 from services.notifier.metrics import EVENTS
 from services.notifier.policy.sharing import Shared
 from shared.contract.errors import TransientError
-from shared.contract.task_filter import TaskFilter
 
 
 class Snapshots:
-    """One read of the database per filter and second, however many browsers ask."""
+    """One read of the database per view and second, however many browsers ask."""
 
-    def __init__(
-        self, feed: Feed, read: Callable[[TaskFilter], Awaitable[dict[str, Any]]], *, life_seconds: float
-    ) -> None:
+    def __init__(self, feed: Feed, read: Callable[[View], Awaitable[dict[str, Any]]], *, life_seconds: float) -> None:
         self._feed = feed
         self._read = read
-        self._shared: Shared[TaskFilter, Frame] = Shared(self._make, life_seconds=life_seconds)
+        self._shared: Shared[View, Frame] = Shared(self._make, life_seconds=life_seconds)
 
     async def deliver(self, browser: Browser) -> None:
         """Hand the browser a snapshot and what came since. Raises TransientError while there is none to be had."""
-        frame = (await self._shared.get(browser.filter)).answer
-        since = self._feed.after(frame.number, browser.filter)
+        frame = (await self._shared.get(browser.view)).answer
+        since = self._feed.after(frame.number, browser.view.filter)
         if since is None:
             # Older than what is still known: what lies between would be lost.
             self._shared.forget()
-            frame = (await self._shared.get(browser.filter)).answer
-            since = self._feed.after(frame.number, browser.filter)
+            frame = (await self._shared.get(browser.view)).answer
+            since = self._feed.after(frame.number, browser.view.filter)
         browser.snapshot(frame)
         if since:
             browser.offer(since, join(since.values()))
@@ -53,9 +50,9 @@ class Snapshots:
         except TransientError:
             browser.needs_snapshot = True
 
-    async def _make(self, chosen: TaskFilter) -> Frame:
+    async def _make(self, view: View) -> Frame:
         # Taken before the reading begins: what changes meanwhile is sent again rather than lost.
         number = self._feed.number
-        body = await self._read(chosen)
+        body = await self._read(view)
         EVENTS.labels("snapshot").inc()
         return Frame(number, encode("snapshot", body, self._feed.id_of(number)))

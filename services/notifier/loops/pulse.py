@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from services.notifier.gateways.feed import Feed
 from services.notifier.gateways.snapshots import Snapshots
 from services.notifier.loops.fan_out import Inbox
-from services.notifier.messages import STILL_HERE, encode
+from services.notifier.messages import STILL_HERE, View, encode
 from services.notifier.metrics import EVENTS
-from services.notifier.policy.sharing import Shared
-from shared.contract.task_filter import TaskFilter
+from services.notifier.storage import Views
 
 _REFRESH_SECONDS = 10.0
-
-Read = Callable[[TaskFilter], Awaitable[Any]]
 
 
 class Totals:
@@ -25,16 +21,13 @@ class Totals:
 
     name = "totals"
 
-    def __init__(
-        self, inbox: Inbox, feed: Feed, snapshots: Snapshots, *, summary: Read, agents: Read, every_seconds: float
-    ) -> None:
+    def __init__(self, inbox: Inbox, feed: Feed, snapshots: Snapshots, views: Views, *, every_seconds: float) -> None:
         self.poll_seconds = every_seconds
         self._inbox = inbox
         self._feed = feed
         self._snapshots = snapshots
-        self._summaries: Shared[TaskFilter, bytes] = Shared(_encoded("summary", summary), life_seconds=every_seconds)
-        self._agents: Shared[TaskFilter, bytes] = Shared(_encoded("agents", agents), life_seconds=every_seconds)
-        self._sent: dict[TaskFilter, dict[str, bytes]] = {}
+        self._views = views
+        self._sent: dict[View, dict[str, bytes]] = {}
         self._good_since = 0.0
 
     async def run_once(self) -> bool:
@@ -45,14 +38,16 @@ class Totals:
         if self._good_since > changed_at and time.monotonic() - self._good_since < _REFRESH_SECONDS:
             return False
         since = time.monotonic()
-        sent: dict[TaskFilter, dict[str, bytes]] = {}
-        for chosen, group in self._feed.browsers.groups():
-            summary = await self._summaries.get(chosen)
-            agents = await self._agents.get(TaskFilter())
+        sent: dict[View, dict[str, bytes]] = {}
+        for view, group in self._feed.browsers.groups():
+            if not view.has_totals:
+                continue
+            summary = await self._views.summary.get(view.filter)
+            agents = await self._views.agents.get(None)
             since = min(since, summary.since, agents.since)
-            sent[chosen] = {"summary": summary.answer, "agents": agents.answer}
-            before = self._sent.get(chosen, {})
-            news = {name: data for name, data in sent[chosen].items() if data != before.get(name)}
+            sent[view] = {"summary": encode("summary", summary.answer), "agents": encode("agents", agents.answer)}
+            before = self._sent.get(view, {})
+            news = {name: data for name, data in sent[view].items() if data != before.get(name)}
             for name in news:
                 EVENTS.labels(name).inc()
             joined = b"".join(news.values())
@@ -94,10 +89,3 @@ class Beat:
             "at": datetime.now(UTC),
         }
         return encode("state", body)
-
-
-def _encoded(name: Any, read: Read) -> Callable[[TaskFilter], Awaitable[bytes]]:
-    async def find(chosen: TaskFilter) -> bytes:
-        return encode(name, await read(chosen))
-
-    return find

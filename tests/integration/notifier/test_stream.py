@@ -10,7 +10,7 @@ import pytest
 from services.console.messages.answers import Summary, Task
 from shared.testing.wait import until
 from tests.conftest import TestDatabase
-from tests.integration.notifier.conftest import StartNotifier, Tasks
+from tests.integration.notifier.conftest import Notifier, StartNotifier, Tasks
 
 
 async def test_a_change_reaches_the_browser_within_a_second(start_notifier: StartNotifier, tasks: Tasks) -> None:
@@ -252,31 +252,59 @@ async def test_s07_too_many_streams_are_sent_to_polling(start_notifier: StartNot
         await again.wait("snapshot")
 
 
-async def test_s07_two_hundred_who_come_at_once_cost_one_snapshot(start_notifier: StartNotifier, tasks: Tasks) -> None:
-    """No stampede on the database after a restart."""
-    notifier = await start_notifier()
-    await tasks.add()
+def counted(notifier: Notifier) -> list[str]:
+    """The names of what it reads from now on."""
     reads: list[str] = []
     storage = notifier.body._parts.loops[0]._storage
     timed = storage._timed
 
-    async def counted(name: str, *args: Any) -> Any:
+    async def count(name: str, *args: Any) -> Any:
         reads.append(name)
         return await timed(name, *args)
 
-    storage._timed = counted
+    storage._timed = count
+    return reads
+
+
+async def test_a_page_that_shows_no_totals_costs_none(start_notifier: StartNotifier, tasks: Tasks) -> None:
+    """The totals of one task, looked for by its id, would read thousands of tasks again and again."""
+    notifier = await start_notifier(summary_seconds=0.1)
+    task = await tasks.add()
+    reads = counted(notifier)
+    async with notifier.stream(f"?text={task}&only=tasks") as page:
+        assert set((await page.wait("snapshot")).data) == {"tasks", "is_whole"}
+        async with notifier.stream(f"?text={task}") as table:
+            await tasks.touch(task, 7)
+            await page.wait("task", lambda data: data["priority"] == 7)
+            await table.wait("summary")
+        assert not page.named("summary")
+        assert not page.named("agents")
+        reads.clear()
+        await tasks.touch(task, 8)
+        await page.wait("task", lambda data: data["priority"] == 8)
+        await page.wait("state")
+        assert set(reads) <= {"read_tasks", "list_recently_changed"}
+
+
+async def test_s07_two_hundred_who_come_at_once_cost_one_snapshot(start_notifier: StartNotifier, tasks: Tasks) -> None:
+    """No stampede on the database after a restart."""
+    notifier = await start_notifier()
+    await tasks.add()
+    reads = counted(notifier)
     async with httpx.AsyncClient(
         timeout=httpx.Timeout(20), limits=httpx.Limits(max_connections=300), trust_env=False
     ) as http:
 
-        async def come() -> None:
-            async with http.stream("GET", f"{notifier.url}/events") as answer:
+        async def come(query: str) -> None:
+            async with http.stream("GET", f"{notifier.url}/events{query}") as answer:
                 async for line in answer.aiter_lines():
                     if line == "event: snapshot":
                         return
 
-        await asyncio.gather(*(come() for _ in range(200)))
-    assert reads.count("list_tasks") <= 5
+        await asyncio.gather(*(come(f"?customer={n % 4}") for n in range(200)))
+    assert reads.count("list_tasks") <= 10
+    assert reads.count("summarise_tasks") <= 10
+    assert reads.count("list_queue_state") <= 4
     await until(lambda: not len(notifier.browsers), seconds=20)
 
 

@@ -155,6 +155,6 @@ async function poll() {
 let asking = null;
 const changed = () => { asking ??= setTimeout(() => { asking = null; live.refresh(); }, 250); };
 
-const live = new Live(new URLSearchParams({ text: id }).toString(), { task: changed, cost: changed, snapshot: changed, summary: () => {}, agents: () => {} }, poll);
+const live = new Live(new URLSearchParams({ text: id, only: "tasks" }).toString(), { task: changed, cost: changed, snapshot: changed }, poll);
 live.start();
 setInterval(() => { if (shown && !shown.finished_at) facts(shown); }, 1000);

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -27,15 +28,26 @@ async def plan_of(owner: asyncpg.Connection, sql: str, *args: Any) -> tuple[str,
     return json.dumps(plan), widest(plan)
 
 
+async def fill(database: TestDatabase, *, ended: int, waiting: int, every: timedelta) -> None:
+    """Tasks that came one after the other, the newest of them waiting, and the totals of them all."""
+    await database.owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('reader', 'job')")
+    await database.owner.execute(
+        "INSERT INTO lockkeeper.tasks (agent, status, created_at, finished_at) SELECT 'reader', "
+        "CASE WHEN n > $1 THEN 'completed' ELSE 'enqueued' END, now() - n * $3::interval, CASE WHEN n > $1 THEN now() END "
+        "FROM generate_series(1, $1::int + $2::int) n",
+        waiting, ended, every,
+    )  # fmt: skip
+    await database.owner.execute("VACUUM ANALYZE lockkeeper.tasks")
+    pool = await database.open("console")
+    loop = Count(TotalsStorage(pool), walk_every_seconds=0)
+    while await loop.run_once():
+        pass
+    await pool.close()
+
+
 async def test_lists_stay_on_their_index_among_many_tasks(database: TestDatabase) -> None:
     owner = database.owner
-    await owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('reader', 'job')")
-    await owner.execute(
-        "INSERT INTO lockkeeper.tasks (agent, status, created_at, finished_at) SELECT 'reader', 'completed', "
-        "now() - n * interval '1 second', now() FROM generate_series(1, 60000) n"
-    )
-    await owner.execute("INSERT INTO lockkeeper.tasks (agent) SELECT 'reader' FROM generate_series(1, 50)")
-    await owner.execute("ANALYZE lockkeeper.tasks")
+    await fill(database, ended=60_000, waiting=50, every=timedelta(seconds=1))
     nothing = [None] * 8
     middle = await owner.fetchrow(
         "SELECT created_at, id FROM lockkeeper.tasks ORDER BY created_at OFFSET 30000 LIMIT 1"
@@ -47,11 +59,6 @@ async def test_lists_stay_on_their_index_among_many_tasks(database: TestDatabase
         assert widest <= 2600, "a page costs what a page holds, however deep it is"
     text, _ = await plan_of(owner, _NOTIFIER["list_recently_changed"].sql, 60.0)
     assert "tasks_by_age" in text
-    pool = await database.open("console")
-    loop = Count(TotalsStorage(pool), walk_every_seconds=0)
-    while await loop.run_once():
-        pass
-    await pool.close()
     started = time.perf_counter()
     row = await owner.fetchrow(_TASKS["summarise_tasks"].sql, *nothing)
     assert row is not None and (row["completed"], row["enqueued"]) == (60000, 50)
@@ -61,21 +68,7 @@ async def test_lists_stay_on_their_index_among_many_tasks(database: TestDatabase
 
 async def test_a_summary_reads_no_more_of_a_long_queue_than_its_oldest_task(database: TestDatabase) -> None:
     owner = database.owner
-    await owner.execute("INSERT INTO lockkeeper.agents (name, target) VALUES ('reader', 'job')")
-    await owner.execute(
-        "INSERT INTO lockkeeper.tasks (agent, status, created_at, finished_at) SELECT 'reader', 'completed', "
-        "now() - n * interval '9 seconds', now() FROM generate_series(10001, 30000) n"
-    )
-    await owner.execute(
-        "INSERT INTO lockkeeper.tasks (agent, created_at) "
-        "SELECT 'reader', now() - n * interval '9 seconds' FROM generate_series(1, 10000) n"
-    )
-    await owner.execute("VACUUM ANALYZE lockkeeper.tasks")
-    pool = await database.open("console")
-    loop = Count(TotalsStorage(pool), walk_every_seconds=0)
-    while await loop.run_once():
-        pass
-    await pool.close()
+    await fill(database, ended=20_000, waiting=10_000, every=timedelta(seconds=9))
     read = (
         "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables "
         "WHERE relid = 'lockkeeper.tasks'::regclass"

@@ -40,14 +40,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    """A server of this session with the migrated template in it."""
-    server = PostgresServer.create(request.param, folder=memory_folder(), max_wal_size="256MB")
-    try:
-        asyncio.run(server.make_template())
-        yield server
-    finally:
+def servers() -> Iterator[dict[int, PostgresServer]]:
+    """The servers of this session by version; files that change between versions find theirs still running."""
+    made: dict[int, PostgresServer] = {}
+    yield made
+    for server in made.values():
         server.destroy()
+
+
+@pytest.fixture(scope="session")
+def postgres(request: pytest.FixtureRequest, servers: dict[int, PostgresServer]) -> PostgresServer:
+    """A server of this session with the migrated template in it."""
+    version: int = request.param
+    if version not in servers:
+        servers[version] = PostgresServer.create(version, folder=memory_folder(), max_wal_size="256MB")
+        asyncio.run(servers[version].make_template())
+    return servers[version]
 
 
 @dataclass(frozen=True, slots=True)

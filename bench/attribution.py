@@ -1,6 +1,6 @@
 """Bench `attribution`: finished attempts a minute that one attributor attributes from a real MLflow tracking server.
 
-The traces lie in `mlflow server` (sqlite, one worker) before the clock runs; the attributor's loop is the real one, in
+The traces lie in an MLflow server (sqlite, one worker) before the clock runs; the attributor's loop is the real one, in
 this process. `limit` is what the search alone gives: the same ids looked up, nothing written. Run:
 `python -m bench.attribution [attempts]`.
 """

@@ -14,6 +14,7 @@ import pytest
 from shared.contract.ownership import role_of
 from shared.db.connecting import connect
 from shared.db.pool import Database
+from tests.support.mlflow_server import MlflowServer
 from tests.support.postgres import PostgresServer, memory_folder
 from tests.support.workspace import WorkspaceDouble
 
@@ -108,3 +109,11 @@ def workspace(shared_workspace: WorkspaceDouble, monkeypatch: pytest.MonkeyPatch
     shared_workspace.mend()
     yield shared_workspace
     shared_workspace.mend()
+
+
+@pytest.fixture(scope="session")
+def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    """A real MLflow tracking server for the session; it needs ten seconds to start."""
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
+    yield server
+    server.stop()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deploy.local import front_door, postgres
+from deploy.local import front_door, postgres, tracking
 from deploy.local.folder import LOOPBACK
 from deploy.local.process import Command
 from deploy.local.wiring import SERVICES, Environment, Wiring
@@ -85,20 +85,7 @@ def _front_door(wiring: Wiring) -> Command:
 
 
 def _mlflow(wiring: Wiring) -> Command:
-    home = wiring.folder.path / "mlflow"
-    home.mkdir(exist_ok=True)
-    arguments = [
-        _program("mlflow"),
-        "server",
-        f"--backend-store-uri=sqlite:///{home / 'mlflow.db'}",
-        f"--artifacts-destination={home / 'artifacts'}",
-        f"--host={LOOPBACK}",
-        f"--port={wiring.ports['mlflow']}",
-        "--workers=1",
-        "--uvicorn-opts=--no-access-log",
-    ]
-    # Job execution would start eight more processes for features that nobody here uses.
-    return Command(arguments, _environment({"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}), niceness=5)
+    return tracking.command(wiring.folder.path / "mlflow", wiring.ports["mlflow"], _environment({}))
 
 
 def _temporal(wiring: Wiring) -> Command:

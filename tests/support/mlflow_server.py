@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,28 +13,24 @@ from uuid import UUID, uuid4
 import httpx
 
 from deploy.local.folder import free_port
+from deploy.local.tracking import command
 
 
 class MlflowServer:
-    """`mlflow server` on sqlite with one worker, ready when made."""
+    """The server of the local stack, ready when made."""
 
     def __init__(self, home: Path) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        program = Path(sys.executable).with_name("mlflow")
+        server = command(home, port, os.environ)
         with (home / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [str(program), "server", f"--backend-store-uri=sqlite:///{home}/mlflow.db",
-                 f"--artifacts-destination={home}/artifacts", "--host=127.0.0.1", f"--port={port}", "--workers=1"],
-                cwd=home, env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+            self.process = subprocess.Popen(server.arguments, env=server.environment, stdout=log, stderr=log)
         self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
         give_up_at = time.monotonic() + 240
         while not self._answers():
             assert self.process.poll() is None, (home / "log").read_text()
             assert time.monotonic() < give_up_at, "the tracking server did not start"
-            time.sleep(0.2)
+            time.sleep(0.05)
 
     def _answers(self) -> bool:
         try:
@@ -74,7 +69,7 @@ class MlflowServer:
         return trace_id
 
     def stop(self) -> None:
-        """End the server and its worker."""
+        """End the server."""
         self.http.close()
-        os.killpg(self.process.pid, 15)
+        self.process.terminate()
         self.process.wait(30)

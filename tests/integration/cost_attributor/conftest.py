@@ -20,7 +20,6 @@ from shared.vendors.billing import Warehouse
 from shared.vendors.mlflow_traces import TraceReader
 from shared.vendors.workspace import Workspace
 from tests.conftest import TestDatabase
-from tests.support.mlflow_server import MlflowServer
 from tests.support.receiver import HeardNotes
 
 
@@ -110,14 +109,6 @@ class Ended:
 async def ended(database: TestDatabase) -> Ended:
     await make_agent(database.owner)
     return Ended(database.owner)
-
-
-@pytest.fixture(scope="session")
-def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    """A real MLflow tracking server for the session; it needs tens of seconds to start."""
-    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture(autouse=True)

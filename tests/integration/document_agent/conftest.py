@@ -11,7 +11,6 @@ from services.document_agent.pages.sandbox import pool
 from tests.conftest import TestDatabase
 from tests.support.agents import AgentWorld
 from tests.support.callbacks import CallbackRecorder
-from tests.support.tracking import TrackingServer
 from tests.support.workspace import WorkspaceDouble
 
 
@@ -43,17 +42,6 @@ def world(
     world.begin()
     yield world
     standing_double.mend()
-
-
-@pytest.fixture(scope="session")
-def tracking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrackingServer]:
-    """A tracking server that is up."""
-    server = TrackingServer(tmp_path_factory.mktemp("mlflow"))
-    try:
-        server.wait()
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ from shared.testing import pdfs
 from tests.support.agents import AgentWorld
 from tests.support.callbacks import Received
 from tests.support.collector import Collector
-from tests.support.tracking import TrackingServer
+from tests.support.mlflow_server import MlflowServer
 
 if TYPE_CHECKING:
     from mlflow.entities import Trace
@@ -26,9 +26,9 @@ LETTER = pdfs.text_pdf(["INVOICE", "Total due: USD 25.00"])
 
 
 @pytest.fixture
-def traced(world: AgentWorld, tracking: TrackingServer) -> AgentWorld:
+def traced(world: AgentWorld, tracking_server: MlflowServer) -> AgentWorld:
     warm_up()  # as a warm process does before its first run
-    world.configure(MLFLOW_TRACKING_URI=tracking.url)
+    world.configure(MLFLOW_TRACKING_URI=tracking_server.url)
     return world
 
 

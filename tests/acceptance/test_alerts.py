@@ -31,12 +31,13 @@ pytestmark = pytest.mark.timeout(600)
 ALL = os.environ.get("LOCKKEEPER_TEST_ALERTS") == "all"
 SPEED = 60 if ALL else 300
 PARTS = ("console", "notifier", "dispatcher", "sweeper", "callback_receiver", "cost_attributor", "setup")
+LONG_PARTS = ("mlflow",)
+"""Without traces an attempt's cost stays pending, and nothing is spent."""
+TOKEN_SECONDS = 60
 SHORT = ("dispatcher stopped", "unsigned callbacks", "listener cut")
 NOT_HERE = {
     "LockkeeperAutoscalerPinned": "kube-state-metrics tells it; tests/deploy has the unit test",
     "LockkeeperAutoscalerBlind": "kube-state-metrics tells it; tests/deploy has the unit test",
-    "LockkeeperBudgetSpent": "a period's spending is slow to make; tests/deploy has the unit test",
-    "LockkeeperCredentialExpires": "needs a workspace that mints no more; tests/deploy has the unit test",
 }
 IN_A_HURRY = {
     "LockkeeperOldestTaskTooOld": {"> 3600": "> 4"},
@@ -45,6 +46,7 @@ IN_A_HURRY = {
     "LockkeeperSweepStopped": {"> 120": "> 8"},
     "LockkeeperSampleStale": {"> 60": "> 8"},
     "LockkeeperCostPending": {"> 21600": "> 3"},
+    "LockkeeperCredentialExpires": {"< 600": f"< {TOKEN_SECONDS // 4}"},
     "LockkeeperXidAge": {"> 5e8": "> 20000"},
     "LockkeeperTableBloat": {"> 100000": "> 500"},
     "LockkeeperConnectionsNearLimit": {"> 0.8": "> 0.7"},
@@ -234,6 +236,29 @@ def submits_refused(scene: Scene) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def money_spent(scene: Scene) -> Iterator[None]:
+    """A budget for the day is less than what the agent's one task has cost."""
+    (task,) = scene.tasks(1, daily_budget="1")
+    agent = scene.user.task(task)["agent"]
+
+    def spent() -> float:
+        return float(scene.user.ask("GET", f"/api/v1/agents/{agent}")["budget"]["spent_today"])
+
+    scene.user.wait(lambda: spent() > 0, 120)
+    scene.user.agent(agent, daily_budget="0.000001")
+    yield
+    scene.user.agent(agent, daily_budget=None)
+
+
+@contextmanager
+def credentials_withheld(scene: Scene) -> Iterator[None]:
+    with ExitStack() as faults:
+        for api in ("database.credentials", "postgres.credentials"):
+            faults.enter_context(scene.broken(api=api, kind="status", status=503))
+        yield
+
+
 FAULTS: dict[str, tuple[Fault, set[str]]] = {
     "dispatcher stopped": (
         dispatcher_stopped, {"LockkeeperDispatchStopped", "LockkeeperOldestTaskTooOld"},
@@ -261,6 +286,8 @@ FAULTS: dict[str, tuple[Fault, set[str]]] = {
     "costs pending": (costs_pending, {"LockkeeperCostPending"}),
     "loops failing": (loops_failing, {"LockkeeperLoopFailing"}),
     "submits refused": (submits_refused, {"LockkeeperSubmitsRefused"}),
+    "money spent": (money_spent, {"LockkeeperBudgetSpent"}),
+    "credentials withheld": (credentials_withheld, {"LockkeeperCredentialExpires"}),
 }  # fmt: skip
 
 
@@ -268,11 +295,14 @@ FAULTS: dict[str, tuple[Fault, set[str]]] = {
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     given = {
         "LOCKKEEPER_SWEEPER_GAUGES_SECONDS": "1", "LOCKKEEPER_SWEEPER_DATABASE_GAUGES_SECONDS": "2",
-        "LOCKKEEPER_AGENT_TRACE_WAIT_SECONDS": "0.2",
+        "LOCKKEEPER_AGENT_TRACE_WAIT_SECONDS": "0.2", "LOCKKEEPER_LOCAL_CREDENTIALS": "rotating",
+        "LOCKKEEPER_WORKSPACE_DATABASE_TOKEN_SECONDS": str(TOKEN_SECONDS),
+        "LOCKKEEPER_COST_ATTRIBUTOR_UNKNOWN_AFTER_SECONDS": "15",
     }  # fmt: skip
+    parts = PARTS + LONG_PARTS if ALL else PARTS
     if not ALL:
         given["LOCKKEEPER_WORKSPACE_WARM_UP_DELAY_SECONDS"] = "3600"  # no run gets so far that its code is needed
-    stack = StackProcess(tmp_path_factory.mktemp("alerts") / "stack", free_port(), *PARTS, **given).start(300)
+    stack = StackProcess(tmp_path_factory.mktemp("alerts") / "stack", free_port(), *parts, **given).start(300)
     user = StackUser(stack)
     if not ALL:
         user.break_it(api="run", kind="hold", state="RUNNING")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,9 @@ from tests.support.statements import ROOT
 
 FOLDER = ROOT / "deploy" / "observability" / "dashboards"
 _UNITS: dict[str, Callable[[float], str]] = {
-    "s": lambda value: f"{value:g} s",
-    "bytes": lambda value: f"{value / 2**20:g} MiB",
-    "percentunit": lambda value: f"{100 * value:g} %",
+    "s": lambda value: f"{value:.3g} s",
+    "bytes": lambda value: f"{value / 2**20:.3g} MiB",
+    "percentunit": lambda value: f"{100 * value:.3g} %",
 }
 
 Ask = Callable[[str], Sequence[Any]]
@@ -51,15 +52,15 @@ def draw(ask_range: Ask, folder: Path) -> None:
 def _figure(path: Path, ask_range: Ask) -> Figure:
     panels = _panels(path)
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
-    figure = Figure(figsize=(16, rows * 0.3), layout="constrained")
-    grid = figure.add_gridspec(rows, 24)
+    figure = Figure(figsize=(16, rows * 0.3))
     for panel in panels:
         place = panel["gridPos"]
-        area = grid[place["y"] : place["y"] + place["h"], place["x"] : place["x"] + place["w"]]
-        axes = figure.add_subplot(area, title=panel["title"])
-        unit = _UNITS.get(panel["fieldConfig"]["defaults"]["unit"], "{:g}".format)
+        bottom = 1 - (place["y"] + place["h"] - 0.5) / rows
+        area = ((place["x"] + 1.2) / 24, bottom, (place["w"] - 1.6) / 24, (place["h"] - 2) / rows)
+        axes = figure.add_axes(area, title=panel["title"])
+        unit = _UNITS.get(panel["fieldConfig"]["defaults"]["unit"], "{:.3g}".format)
         lines = [
-            (legend.format_map(series["metric"]), series["values"])
+            (legend.format_map(defaultdict(str, series["metric"])), series["values"])
             for query, legend in _queries(panel)
             for series in ask_range(query)
         ]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from deploy.local.documents import generate
@@ -66,6 +67,19 @@ def test_a_person_follows_one_document_on_the_command_line(lockkeeper: Program, 
     assert task["id"] in {each["id"] for each in listed["tasks"]}
     again = answer(lockkeeper("tasks", "reprocess", task["id"], "--json"))
     assert again["tasks"][0]["id"] != task["id"]
+
+
+def test_an_attempt_leads_to_its_run_and_its_trace(queue_stack: StackProcess) -> None:
+    """The demo's traces are in MLflow, its runs in the workspace; both say where."""
+    with httpx.Client(base_url=queue_stack.description()["url"], timeout=60, trust_env=False) as http:
+        [newest] = http.get("/api/v1/tasks?status=completed&limit=1").json()["tasks"]
+        attempt = http.get(f"/api/v1/tasks/{newest['id']}").json()["attempts"][-1]
+        path = f"/tasks/{newest['id']}/attempts/{attempt['id']}"
+        run, trace = (http.get(f"{path}/{what}") for what in ("run", "trace"))
+    assert run.status_code == 303
+    assert attempt["run_id"] in run.headers["location"]
+    assert trace.status_code == 303, trace.text
+    assert trace.headers["location"].endswith(f"/traces?selectedEvaluationId={attempt['trace_id']}")
 
 
 def test_a_locked_document_says_why_it_failed(lockkeeper: Program, tmp_path: Path) -> None:

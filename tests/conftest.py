@@ -7,9 +7,12 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 import pytest
+from typing_extensions import override
+from xdist.scheduler import LoadFileScheduling
 
 from shared.contract.ownership import role_of
 from shared.db.connecting import connect
@@ -19,6 +22,22 @@ from tests.support.postgres import PostgresServer, memory_folder
 from tests.support.workspace import WorkspaceDouble
 
 _numbers = itertools.count(1)
+
+
+TOGETHER = ("tests/acceptance/queue/",)
+"""Folders whose files share what takes half a minute to start, and therefore a worker."""
+
+
+class Scheduling(LoadFileScheduling):
+    """A file stays with one worker, and so does a folder of those that share."""
+
+    @override
+    def _split_scope(self, nodeid: str) -> str:
+        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return Scheduling(config, log)
 
 
 OLDEST, NEWEST = 16, 18

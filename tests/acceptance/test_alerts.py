@@ -25,7 +25,7 @@ from deploy.local.folder import StackFolder, free_port
 from tests.support.alarms import Hands, Prometheus, Scene, hurried
 from tests.support.batch import StackUser
 from tests.support.dashboards import draw, empty_panels
-from tests.support.stack import StackProcess
+from tests.support.stack import NO_RUNS, StackProcess
 
 pytestmark = pytest.mark.timeout(600)
 ALL = os.environ.get("LOCKKEEPER_TEST_ALERTS") == "all"
@@ -301,7 +301,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     }  # fmt: skip
     parts = PARTS + LONG_PARTS if ALL else PARTS
     if not ALL:
-        given["LOCKKEEPER_WORKSPACE_WARM_UP_DELAY_SECONDS"] = "3600"  # no run gets so far that its code is needed
+        given |= NO_RUNS
     stack = StackProcess(tmp_path_factory.mktemp("alerts") / "stack", free_port(), *parts, **given).start(300)
     user = StackUser(stack)
     if not ALL:

@@ -11,7 +11,7 @@ import pytest
 from deploy.local import postgres
 from deploy.local.folder import StackFolder, free_port
 from shared.testing.wait import until
-from tests.support.stack import StackProcess
+from tests.support.stack import NO_RUNS, StackProcess
 
 LIFE_SECONDS = 6
 
@@ -24,6 +24,7 @@ async def test_the_dispatcher_renews_its_password_and_stays_ready(tmp_path: Path
         "dispatcher",
         LOCKKEEPER_LOCAL_CREDENTIALS="rotating",
         LOCKKEEPER_WORKSPACE_DATABASE_TOKEN_SECONDS=str(LIFE_SECONDS),
+        **NO_RUNS,
     ).start(120)
     try:
         port = int(stack.part("postgres")["url"].rpartition(":")[2])

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.folder import free_port
 from shared.contract.underwriting_samples import SAMPLES
-from tests.support.stack import StackProcess
+from tests.support.stack import NO_RUNS, StackProcess
 
 PARTS = ("front_door", "underwriting_api", "underwriting_worker", "policy_sync", "temporal", "workspace", "setup")
 API = "/api/v1/underwriting"
@@ -19,7 +19,7 @@ API = "/api/v1/underwriting"
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[StackProcess]:
-    made = StackProcess(tmp_path / "stack", free_port(), *PARTS)
+    made = StackProcess(tmp_path / "stack", free_port(), *PARTS, **NO_RUNS)
     yield made
     made.destroy()
 

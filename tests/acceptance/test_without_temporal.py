@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.folder import free_port
 from shared.contract.underwriting_samples import SAMPLES
-from tests.support.stack import StackProcess
+from tests.support.stack import NO_RUNS, StackProcess
 
 PARTS = ("console", "dispatcher", "callback_receiver", "sweeper", "underwriting_api", "underwriting_worker", "setup")
 API = "/api/v1/underwriting"
@@ -33,7 +33,7 @@ def environment_without(program: str, folder: Path) -> tuple[str, str]:
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[StackProcess]:
     python, path = environment_without("temporal", tmp_path)
-    made = StackProcess(tmp_path / "stack", free_port(), *PARTS, PATH=path)
+    made = StackProcess(tmp_path / "stack", free_port(), *PARTS, PATH=path, **NO_RUNS)
     made.python = python
     yield made
     made.destroy()

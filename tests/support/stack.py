@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+NO_RUNS = {"LOCKKEEPER_WORKSPACE_WARM_UP_DELAY_SECONDS": "3600"}
+"""The environment of a stack in which no run executes: the agents' code is not imported, twice, in advance."""
 
 
 class StackProcess:

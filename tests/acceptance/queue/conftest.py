@@ -1,4 +1,4 @@
-"""One stack for all stories of the queue: it takes half a minute to start, so they share it."""
+"""One stack for all stories of this folder: it takes half a minute to start, so they share it."""
 
 from __future__ import annotations
 

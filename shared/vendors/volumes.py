@@ -47,8 +47,11 @@ class Volumes:
             raise
 
     async def download(self, path: str) -> Download:
-        """Open a file. Raises MissingError when there is none, TransientError when the Volume is away."""
-        size, contents = await self._workspace.call(lambda client: _open(client, path))
+        """Open a document's file. Raises MissingError when there is none, TransientError when the Volume is away."""
+        try:
+            size, contents = await self._workspace.call(lambda client: _open(client, path))
+        except MissingError as error:
+            raise MissingError("This document's file is not in the Volume any more.") from error
         return Download(size, _pieces(contents))
 
     async def delete(self, path: str) -> None:

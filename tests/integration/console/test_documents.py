@@ -217,8 +217,11 @@ async def test_a_document_that_is_gone_from_the_volume_is_missing(
 ) -> None:
     document = (await upload(storing_console, ("a.pdf", pdf())))["documents"][0]
     workspace.http.delete(f"/api/2.0/fs/files{document['volume_path']}").raise_for_status()
-    answer = await storing_console.http.get(f"{API}/documents/{document['id']}/content")
-    assert answer.status_code == 404
+    for path in ("content", "pages/1"):
+        answer = await storing_console.http.get(f"{API}/documents/{document['id']}/{path}")
+        assert answer.status_code == 404
+        # Said for people: the Volume's own words name a path that nobody typed.
+        assert answer.json()["detail"] == "This document's file is not in the Volume any more."
     assert (await storing_console.http.get(f"{API}/documents/{uuid.uuid4()}/content")).status_code == 404
 
 

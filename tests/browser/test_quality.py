@@ -65,9 +65,8 @@ async def test_pages_are_light_and_keep_still_while_they_fill(pages: Pages, cont
         weight, paint, shift = await page.evaluate(_FACTS)
         await reader.close()
         print(f"{path}: {weight / 1000:.0f} kB, first paint {paint:.0f} ms, layout shift {shift:.3f}")
-        if path != "/api/v1/docs":
-            assert weight < MOST_BYTES, path
-            assert shift < MOST_SHIFT, path
+        assert weight < MOST_BYTES, path
+        assert shift < MOST_SHIFT, path
 
 
 async def test_a_document_that_is_shown_late_or_not_at_all_moves_nothing(pages: Pages, context: BrowserContext) -> None:

@@ -29,8 +29,9 @@ class ReferenceRoutes:
     async def docs(self) -> Response:
         """Every call with its parameters, body and answers."""
         document = self._app.openapi()
+        groups = _groups(document)
         return self._templates.page(
-            "reference.html", info=document["info"], groups=_groups(document), schemas=_schemas(document)
+            "reference.html", common=_taken_out(groups), groups=groups, schemas=_schemas(document)
         )
 
 
@@ -42,6 +43,15 @@ def _groups(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
                 operation = operations[method]
                 groups.setdefault(operation.get("tags", ["other"])[0], []).append(_call(path, method, operation))
     return groups
+
+
+def _taken_out(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, str]]:
+    """The answers that every call may give; they are said once, and not with each."""
+    calls = [call for group in groups.values() for call in group]
+    common = [answer for answer in calls[0]["answers"] if all(answer in call["answers"] for call in calls)]
+    for call in calls:
+        call["answers"] = [answer for answer in call["answers"] if answer not in common]
+    return common
 
 
 def _call(path: str, method: str, operation: dict[str, Any]) -> dict[str, Any]:

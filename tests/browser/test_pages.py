@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
+import httpx
 import pytest
 from playwright.async_api import BrowserContext, expect
 
@@ -98,10 +99,16 @@ async def test_it_fits_a_telephone_and_the_keyboard(pages: Pages, context: Brows
     task_id = await add_task(pages, "n" * 300 + ".pdf", customer="c" * 200)
     page = await context.new_page()
     await page.set_viewport_size({"width": 380, "height": 800})
-    for path in ("/", f"/tasks/{task_id}", "/api/v1/docs"):
+    async with httpx.AsyncClient(base_url=pages.url, trust_env=False) as http:
+        (await http.post(f"/api/v1/tasks/{task_id}/cancel")).raise_for_status()
+    for path in ("/", "/tasks", f"/tasks/{task_id}", "/costs", "/audit", "/api/v1/docs"):
         await page.goto(pages.url + path)
-        if path != "/api/v1/docs":
+        if path in {"/", "/tasks", f"/tasks/{task_id}"}:
             await is_live(page)
+        frames = page.locator(".table-frame")
+        if await frames.count():
+            await expect(frames.locator("tbody tr").first).to_be_visible(timeout=10 * SECONDS)
+            assert await frames.first.evaluate("frame => frame.scrollWidth <= frame.clientWidth"), path
         assert await page.evaluate("document.documentElement.scrollWidth") <= 380, path
     await page.goto(pages.url)
     await page.keyboard.press("Tab")

@@ -10,9 +10,16 @@ let asked = 0;
 
 const target = (name) => (name.startsWith("task/") ? h("a", { href: `/tasks/${name.slice(5)}`, class: "mono" }, name.slice(-12)) : name.startsWith("agent/") ? h("a", { href: `/agents#${name.slice(6)}` }, name.slice(6)) : name);
 
+const cell = (label, ...shown) => h("td", { "data-label": label }, ...shown);
+
+function shown(name, value) {
+  if (name.endsWith("_at") && typeof value === "string") return fullTime(value);
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
 function pairs(value) {
   if (value === null) return "–";
-  return h("dl", { class: "pairs small" }, ...Object.entries(value).flatMap(([name, each]) => [h("dt", {}, plain(name)), h("dd", {}, typeof each === "object" ? JSON.stringify(each) : String(each))]));
+  return h("dl", { class: "pairs small" }, ...Object.entries(value).flatMap(([name, each]) => [h("dt", {}, plain(name)), h("dd", {}, shown(name, each))]));
 }
 
 async function load(isMore) {
@@ -26,7 +33,7 @@ async function load(isMore) {
     const page = await api(`/audit?${query}`);
     if (mine !== asked) return;
     cursor = page.next_cursor;
-    const rows = page.entries.map((each) => h("tr", {}, h("td", {}, fullTime(each.at)), h("td", {}, each.actor), h("td", {}, plain(each.action), each.note && h("small", {}, ` ${each.note}`)), h("td", {}, target(each.target)), h("td", {}, pairs(each.before)), h("td", {}, pairs(each.after))));
+    const rows = page.entries.map((each) => h("tr", {}, cell("When", fullTime(each.at)), cell("Who", each.actor), cell("Did", plain(each.action), each.note && h("small", {}, ` ${each.note}`)), cell("To", target(each.target)), cell("Before", pairs(each.before)), cell("After", pairs(each.after))));
     isMore ? byId("audit-rows").append(...rows) : byId("audit-rows").replaceChildren(...rows);
     byId("audit-empty").hidden = byId("audit-rows").childElementCount > 0;
     byId("older").hidden = cursor === null;

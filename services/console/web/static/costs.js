@@ -21,16 +21,16 @@ function key(row) {
 
 // An amount leads to the lines of the ledger that make it up.
 const FIGURES = new Set(["total_cost", "llm_cost", "compute_cost", "retry_cost", "superseded_cost"]);
-function cell(row, [name, , form]) {
+function cell(row, [name, words, form]) {
   const shown = form ? form(row[name]) : money(row[name], row.currency);
   const isFigure = row.why && FIGURES.has(name) && /\d$/.test(row[name] ?? "");
-  return h("td", { class: "number" }, isFigure ? h("a", { href: `${row.why}&figure=${name}`, title: "the lines behind it" }, shown) : shown);
+  return h("td", { class: "number", "data-label": words }, isFigure ? h("a", { href: `${row.why}&figure=${name}`, title: "the lines behind it" }, shown) : shown);
 }
 
 function foot(rows, columns) {
   const known = rows.filter((row) => row.currency === rows[0].currency);
   const sum = Object.fromEntries(SUMMED.map((name) => [name, known.reduce((total, row) => total + (Number(row[name]) || 0), 0)]));
-  const line = columns.map(([name, , form]) => h("td", { class: "number" }, !SUMMED.includes(name) ? NONE : form ? form(sum[name]) : money(String(sum[name]), rows[0].currency)));
+  const line = columns.map(([name, words, form]) => h("td", { class: "number", "data-label": words }, !SUMMED.includes(name) ? NONE : form ? form(sum[name]) : money(String(sum[name]), rows[0].currency)));
   return h("tr", {}, h("th", { scope: "row" }, "All"), ...line);
 }
 

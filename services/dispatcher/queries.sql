@@ -1,7 +1,7 @@
 -- The dispatcher's statements: admission, leases until the run is known, and the cancelling of runs.
 
 -- name: lock_agents
--- The first few of these agents that may start some tasks; limited ones locked for this transaction.
+-- The first few of these agents that may be served; limited ones locked for this transaction.
 -- locks: the guard of limits (shared), then agents; a row that another replica holds is left to it
 -- returns: name, whether its row is locked by us, and what else the claim must know of it, in the order given
 WITH guard AS MATERIALIZED (
@@ -22,13 +22,6 @@ WITH guard AS MATERIALIZED (
            a.circuit_failures IS NOT NULL AS has_breaker, a.learn_estimates
       FROM (SELECT name, place FROM line WHERE limited ORDER BY place OFFSET 0) l
       JOIN lockkeeper.agents a ON a.name = l.name
-     -- A look before the lock, one by one until there are enough: whoever seems full is not locked for nothing. It
-     -- decides nothing, and who has just got room is named by a note.
-     WHERE coalesce(a.max_concurrent_tasks > (SELECT count(*) FROM lockkeeper.tasks t
-                                               WHERE t.agent = a.name AND t.status = 'processing'), true)
-       AND (a.max_tpm IS NULL OR EXISTS (
-            SELECT FROM lockkeeper.agent_headroom h
-             WHERE h.agent = a.name AND (h.tokens_left > 0 OR h.running = 0 AND h.used_tpm = 0)))
      ORDER BY l.place
      LIMIT $2::int
        FOR NO KEY UPDATE OF a SKIP LOCKED
@@ -129,8 +122,9 @@ WITH room AS MATERIALIZED (
 SELECT id AS task_id, attempt_id, attempt, agent, target, waited_seconds FROM claimed ORDER BY n
 
 -- name: look_for_work
--- Whether tasks wait for their promotion, which agents have tasks that wait for a claim, in the order of the first of
--- each, and whether any attempt is watched or any cost reserved: all that an idle dispatcher asks.
+-- Whether tasks wait for their promotion, which agents have tasks that wait for a claim and seem to have room for one,
+-- in the order of the first of each, and whether any attempt is watched or any cost reserved: all that an idle
+-- dispatcher asks. Nothing is locked, so nothing is decided: who has just got room is named by a note.
 SELECT EXISTS (SELECT FROM lockkeeper.tasks
                 WHERE status = 'enqueued' AND deferred AND available_at <= lockkeeper.clock()) AS is_due,
        ARRAY (SELECT a.name
@@ -139,7 +133,14 @@ SELECT EXISTS (SELECT FROM lockkeeper.tasks
                      SELECT t.priority, t.created_at, t.id FROM lockkeeper.tasks t
                       WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred
                       ORDER BY t.priority DESC, t.created_at, t.id LIMIT 1) first
-               WHERE NOT a.paused AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
+               WHERE NOT a.paused
+                 AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
+                 AND coalesce(a.max_concurrent_tasks > (
+                     SELECT count(*) FROM lockkeeper.tasks r
+                      WHERE r.agent = a.name AND r.status = 'processing'), true)
+                 AND (a.max_tpm IS NULL OR EXISTS (
+                     SELECT FROM lockkeeper.agent_headroom h
+                      WHERE h.agent = a.name AND (h.tokens_left > 0 OR h.running = 0 AND h.used_tpm = 0)))
                ORDER BY first.priority DESC, first.created_at, first.id) AS ready,
        EXISTS (SELECT FROM lockkeeper.watched_attempts) OR EXISTS (SELECT FROM lockkeeper.reservations) AS has_lessons
 

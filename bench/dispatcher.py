@@ -41,6 +41,7 @@ async def compose(process: Process, settings: DispatcherSettings) -> Service:
     cancel = CancelLoop(storage, TimedJobs(), settings)
     return Service(
         loops=(claim, TakeOverLoop(storage, submitter, settings), learn, cancel),
+        hears={Channel.TASK_READY: claim.hear},
         wakes={Channel.TASK_READY: (claim,), Channel.CONFIG_CHANGED: (claim,), Channel.CANCEL_REQUESTED: (cancel,)},
         drain=submitter.drain,
     )

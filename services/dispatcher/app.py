@@ -30,6 +30,7 @@ async def compose(process: Process, settings: DispatcherSettings) -> Service:
 
     return Service(
         loops=(claim, TakeOverLoop(storage, submitter, settings), learn, cancel),
+        hears={Channel.TASK_READY: claim.hear},
         wakes={Channel.TASK_READY: (claim,), Channel.CONFIG_CHANGED: (claim,), Channel.CANCEL_REQUESTED: (cancel,)},
         drain=drain,
     )

@@ -225,10 +225,18 @@ class ClaimLoop:
         self._notes = notes
         self._settings = settings
         self._sampling = Sampling()
+        self._named: set[str] = set()
+        self._is_at_rest = False
+        """Whether the last look found nobody who may be served, so that whom a note names takes nobody's turn."""
+
+    def hear(self, agents: list[str] | None) -> None:
+        """Remember whom a note names as having work or room."""
+        self._named.update(agents or ())
 
     async def run_once(self) -> bool:
         """One claim; True when there may be more to lease and room to hold it."""
         settings = self._settings
+        named, self._named = sorted(self._named), set()
         self._submitter.freed.clear()
         room = submitting.room_for_claims(
             settings.submit_threads, settings.submit_ahead, self._submitter.held, settings.claim_batch
@@ -239,27 +247,35 @@ class ClaimLoop:
                 async with asyncio.timeout(self.poll_seconds):
                     await self._submitter.freed.wait()
             return True
+        if self._is_at_rest and named and await self._claim(room, named):
+            self._is_at_rest = False
+            return True
         work = await self._storage.look_for_work()
         self._learn.is_due = work.has_lessons
         if work.is_due and await self._storage.promote_due(settings.claim_batch):
             return True
-        if not work.ready:
-            return False
+        has_leased = bool(work.ready) and await self._claim(room, work.ready)
+        self._is_at_rest = not has_leased
+        return has_leased
+
+    async def _claim(self, room: int, agents: list[str]) -> bool:
+        """Claim for these agents and hand on; whether anything was leased."""
         started = time.monotonic()
-        leased = await self._storage.claim_tasks(room, settings.submit_lease_seconds, work.ready)
+        leased = await self._storage.claim_tasks(room, self._settings.submit_lease_seconds, agents)
         metrics.CLAIM_SECONDS.observe(time.monotonic() - started)
+        if not leased:
+            return False
+        self._submitter.hand_on(leased)
+        self._notes.send(Channel.TASK_CHANGED, [each.task_id for each in leased])
         for each in leased:
             metrics.CLAIMED.labels(each.agent).inc()
             waited = max(0.0, each.waited_seconds)
             metrics.DISPATCH_LATENCY.observe(waited, tracing.exemplar(each.task_id))
             tracing.record(CLAIM, each.task_id, each.attempt_id, seconds=waited, agent=each.agent, number=each.attempt)
-        if leased:
-            self._submitter.hand_on(leased)
-            self._notes.send(Channel.TASK_CHANGED, [each.task_id for each in leased])
-            watched = self._sampling.choose(leased, started)
-            if watched:
-                await self._learn.watch(watched)
-        return bool(leased)
+        watched = self._sampling.choose(leased, started)
+        if watched:
+            await self._learn.watch(watched)
+        return True
 
 
 class TakeOverLoop:

@@ -69,6 +69,24 @@ async def test_an_attempt_becomes_a_run_that_carries_its_ids(
     assert await violations(database.owner) == []
 
 
+async def test_whom_a_note_names_is_served_without_a_look_and_takes_nobodys_turn(
+    database: TestDatabase, make_dispatcher: Make, job: str
+) -> None:
+    await make_agent(database.owner, "other", target=job)
+    dispatcher = make_dispatcher(submit_threads=1, submit_ahead=1)
+    assert not await dispatcher.claim.run_once()
+    (named,), (urgent,) = await make_tasks(database.owner), await make_tasks(database.owner, agent="other", priority=90)
+    dispatcher.claim.hear(["parser"])
+    assert await dispatcher.claim.run_once()
+    await dispatcher.settle_down()
+    assert [(await task_row(database, each))["status"] for each in (named, urgent)] == ["processing", "enqueued"]
+    (named,) = await make_tasks(database.owner)
+    dispatcher.claim.hear(["parser"])
+    assert await dispatcher.claim.run_once()
+    await dispatcher.settle_down()
+    assert [(await task_row(database, each))["status"] for each in (named, urgent)] == ["enqueued", "processing"]
+
+
 @pytest.mark.parametrize("fault", ["drop_after_effect", "status_after_effect"])
 async def test_d01_a_lost_answer_starts_no_second_run(
     database: TestDatabase, workspace: WorkspaceDouble, make_dispatcher: Make, job: str, fault: str

@@ -59,10 +59,16 @@ class Drained:
 
 
 async def drain(
-    bench: QueueBench, processes: int, *, pending: str = "", sleep_ms: float = 0, batch: int = BATCH
+    bench: QueueBench,
+    processes: int,
+    *,
+    pending: str = "",
+    sleep_ms: float = 0,
+    batch: int = BATCH,
+    used_tokens: int = 0,
 ) -> Drained:
     """Run workers until nothing (that `pending` names) waits or runs."""
-    workers = [bench.worker(batch, sleep_ms) for _ in range(processes)]
+    workers = [bench.worker(batch, sleep_ms, used_tokens) for _ in range(processes)]
     for worker in workers:
         assert worker.stdout is not None
         await asyncio.to_thread(worker.stdout.readline)
@@ -166,14 +172,15 @@ async def snapshot(bench: QueueBench) -> None:
     await holder.close()
 
 
-async def limited(bench: QueueBench, processes: int, name: str, **settings: Any) -> None:
-    """Two hundred agents, each with its own limit."""
+async def limited(bench: QueueBench, processes: int, name: str, used_tokens: int = 0, **settings: Any) -> None:
+    """Two hundred agents, each with its own limit. Tokens that were used weigh for a minute, so each task uses one."""
 
     async def fill() -> None:
         await bench.reset(200, **settings)
         await bench.fill(COUNT, 200, estimated_tokens=1000)
 
-    await rounds(bench, f"{name}_{processes}", fill, processes, sleep_ms=10, batch=LIMITED_BATCH)
+    how = {"sleep_ms": 10, "batch": LIMITED_BATCH, "used_tokens": used_tokens}
+    await rounds(bench, f"{name}_{processes}", fill, processes, **how)
 
 
 async def hot(bench: QueueBench) -> None:
@@ -212,7 +219,7 @@ BENCHES: dict[str, Callable[[QueueBench], Awaitable[None]]] = {
     "limited_2": lambda bench: limited(bench, 2, "limited", max_concurrent_tasks=5),
     "limited_8": lambda bench: limited(bench, 8, "limited", max_concurrent_tasks=5),
     "hot": hot,
-    "tokens_2": lambda bench: limited(bench, 2, "tokens", max_tpm=4000),
+    "tokens_2": lambda bench: limited(bench, 2, "tokens", used_tokens=1, max_tpm=4000),
 }
 
 

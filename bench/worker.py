@@ -1,7 +1,7 @@
 """One worker of the queue benches: claims and settles through the very code that the services use.
 
-`python -m bench.worker URL BATCH SLEEP_MS EXPECTED`: READY, then work until `EXPECTED` tasks were started here or
-SIGTERM; then one JSON line: starts, seconds, CPU seconds. With SLEEP_MS 0 a claim's tasks are settled as one round.
+`python -m bench.worker URL BATCH SLEEP_MS USED_TOKENS`: READY, then work until SIGTERM; then one JSON line: starts,
+spans, CPU seconds. With SLEEP_MS 0 a claim's tasks are settled as one round; USED_TOKENS 0 says nothing of tokens.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import uvloop
 from services.callback_receiver.messages import Kind, Report
 from services.callback_receiver.storage import CallbackStorage
 from services.dispatcher.storage import DispatcherStorage
-from shared.contract.callback import ResultBody
+from shared.contract.callback import ResultBody, Usage
 from shared.contract.ownership import role_of
 from shared.contract.rows import LeasedAttempt
 from shared.db.pool import Database
-
-DONE = ResultBody(result={}, usage=[])
 
 
 class Worker:
     """A dispatcher and a receiver with an agent between them that only sleeps."""
 
-    def __init__(self, url: str, batch: int, sleep_seconds: float) -> None:
+    def __init__(self, url: str, batch: int, sleep_seconds: float, used_tokens: int) -> None:
+        usage = [Usage(model="bench", input_tokens=used_tokens)] if used_tokens else []
+        self._done = ResultBody(result={}, usage=usage)
         self._batch = batch
         self._sleep_seconds = sleep_seconds
         self._pools = [
@@ -88,7 +88,7 @@ class Worker:
             ended, self._ended = self._ended[:1000], self._ended[1000:]
             if not self._ended:
                 self._has_ended.clear()
-            settled = await self._settles.settle([Report(each, Kind.RESULT, DONE, b"{}") for each in ended])
+            settled = await self._settles.settle([Report(each, Kind.RESULT, self._done, b"{}") for each in ended])
             busy = [attempt for attempt, found in zip(ended, settled, strict=True) if found is None]
             if busy:
                 self._ended += busy
@@ -96,9 +96,9 @@ class Worker:
             self._wake.set()
 
 
-async def main(url: str, batch: str, sleep_ms: str) -> None:
+async def main(url: str, batch: str, sleep_ms: str, used_tokens: str) -> None:
     """One worker from READY to its account."""
-    worker = Worker(url, int(batch), float(sleep_ms) / 1000)
+    worker = Worker(url, int(batch), float(sleep_ms) / 1000, int(used_tokens))
     await worker.open()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,4 +111,4 @@ async def main(url: str, batch: str, sleep_ms: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(*sys.argv[1:4]))
+    uvloop.run(main(*sys.argv[1:5]))

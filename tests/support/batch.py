@@ -24,7 +24,7 @@ from shared.db.connecting import connect
 from shared.db.invariants import violations
 from tests.support.stack import CHECKOUT, StackProcess
 
-BATCH = int(os.environ.get("LOCKKEEPER_TEST_BATCH", "12"))
+BATCH = int(os.environ.get("LOCKKEEPER_TEST_BATCH", "8"))
 """Tasks of one story; the long form is `LOCKKEEPER_TEST_BATCH=50 ./dev test acceptance`."""
 PATIENCE = 60 + 4 * BATCH
 """Seconds in which a batch ends even on a machine that does much else."""

@@ -1,9 +1,11 @@
 """Bench `sse`: browsers that one notifier serves at 200 changes a second, and what 2,000 do that come back at once.
 
 The notifier is its own process; the browsers are raw connections of this one, spread over 40 filters (one per agent),
-as people look at what is theirs. Every event carries the time just before its commit, and every browser reads every
-event: the figure ends when the bytes are in the browser's hands, its own wait for a turn on this machine included. The
-browsers' process makes the changes too; what it takes of a core stands beside what the notifier takes.
+as people look at what is theirs; and as many as one in fifty look at everything and take nothing any more. Every event
+carries the time just before its commit, and every browser reads every event: the figure ends when the bytes are in the
+browser's hands, its own wait for a turn on this machine included. The browsers' process makes the changes too; what it
+takes of a core stands beside what the notifier takes. Those who come back look first at the 40 filters, then each at a
+task of its own.
 `LOCKKEEPER_BENCH_BROWSERS` and `LOCKKEEPER_BENCH_SECONDS` change the size.
 """
 
@@ -35,6 +37,7 @@ from tests.support.postgres import PostgresServer
 ROOT = Path(__file__).resolve().parents[1]
 BROWSERS = int(os.environ.get("LOCKKEEPER_BENCH_BROWSERS", "5000"))
 SECONDS = float(os.environ.get("LOCKKEEPER_BENCH_SECONDS", "20"))
+STUCK = BROWSERS // 50
 RETURNING = 2000
 AGENTS = 40
 TASKS = 2000
@@ -60,9 +63,10 @@ class Seen:
 class Browser(asyncio.Protocol):
     """One stream."""
 
-    def __init__(self, seen: Seen, query: str) -> None:
+    def __init__(self, seen: Seen, query: str, *, is_stuck: bool = False) -> None:
         self._seen = seen
         self._query = query
+        self._is_stuck = is_stuck
         self._is_new = True
         self._transport: asyncio.Transport | None = None
 
@@ -82,6 +86,8 @@ class Browser(asyncio.Protocol):
         seen.bytes += len(data)
         if b"event: snapshot" in data:
             seen.snapshots += 1
+            if self._is_stuck and self._transport is not None:
+                self._transport.pause_reading()
         if seen.is_counting:
             now = time.time()
             seen.latencies += [now - float(each) for each in _STEP.findall(data)]
@@ -92,13 +98,15 @@ class Browser(asyncio.Protocol):
             self._transport.abort()
 
 
-async def open_streams(seen: Seen, port: int, queries: list[str], at_once: int) -> list[Browser]:
+async def open_streams(
+    seen: Seen, port: int, queries: list[str], at_once: int, *, are_stuck: bool = False
+) -> list[Browser]:
     """A stream for each of these filters, so many at a time."""
     loop = asyncio.get_running_loop()
     opened: list[Browser] = []
     for start in range(0, len(queries), at_once):
         made = await asyncio.gather(
-            *(loop.create_connection(lambda each=each: Browser(seen, each), "127.0.0.1", port)  # type: ignore[misc]
+            *(loop.create_connection(lambda each=each: Browser(seen, each, is_stuck=are_stuck), "127.0.0.1", port)  # type: ignore[misc]
               for each in queries[start : start + at_once])
         )  # fmt: skip
         opened += [protocol for _, protocol in made]
@@ -127,7 +135,7 @@ def start(server: PostgresServer, port: int) -> subprocess.Popen[bytes]:
     """The notifier."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LOCKKEEPER_")} | {
         "LOCKKEEPER_DATABASE_URL": server.url(role_of("notifier")), "LOCKKEEPER_PORT": str(port),
-        "LOCKKEEPER_NOTIFIER_MAX_CLIENTS": str(max(BROWSERS, RETURNING) + 100),
+        "LOCKKEEPER_NOTIFIER_MAX_CLIENTS": str(max(BROWSERS + STUCK, RETURNING) + 100),
     }  # fmt: skip
     return subprocess.Popen([sys.executable, "-m", "services.notifier"], cwd=ROOT, env=environment)
 
@@ -200,15 +208,17 @@ async def bench(server: PostgresServer) -> dict[str, Any]:
         await listens(port)
         seen = Seen()
         browsers = await open_streams(seen, port, by_agent[:BROWSERS], 100)
-        opened_seconds = await snapshots(seen, BROWSERS)
+        browsers += await open_streams(seen, port, [""] * STUCK, 100, are_stuck=True)
+        opened_seconds = await snapshots(seen, BROWSERS + STUCK)
         memory_before = psutil.Process(notifier.pid).memory_info().rss
         cpu, own_cpu = psutil.Process(notifier.pid).cpu_times(), time.process_time()
         seen.is_counting = True
         await change(owner, ids, SECONDS)
+        # Before those who take nothing are let go.
+        memory = psutil.Process(notifier.pid).memory_info().rss
         await asyncio.sleep(2)
         seen.is_counting = False
         after, own_after = psutil.Process(notifier.pid).cpu_times(), time.process_time()
-        memory = psutil.Process(notifier.pid).memory_info().rss
         latencies = sorted(seen.latencies)
         for each in browsers:
             each.close()
@@ -228,7 +238,7 @@ async def bench(server: PostgresServer) -> dict[str, Any]:
         "name": "sse", "value": at["p95"], "unit": "s", "limit": LIMIT_SECONDS,
         "ratio": round(at["p95"] / LIMIT_SECONDS, 3),
         "detail": {
-            "browsers": BROWSERS, "changes_per_second": CHANGES, "events": len(latencies), **at,
+            "browsers": BROWSERS, "stuck": STUCK, "changes_per_second": CHANGES, "events": len(latencies), **at,
             "memory_mb": round(memory / 2**20), "memory_before_mb": round(memory_before / 2**20),
             "cpu_seconds_per_second": round((after.user + after.system - cpu.user - cpu.system) / SECONDS, 2),
             "cpu_seconds_per_second_of_the_browsers": round((own_after - own_cpu) / SECONDS, 2),

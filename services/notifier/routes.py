@@ -74,7 +74,9 @@ class EventRoutes:
             if request.method == "HEAD":
                 await send({"type": "http.response.body"})
                 return
-            browser = self._feed.browsers.open(view, wire_of(scope))
+            wire = wire_of(scope)
+            wire.hold_little()
+            browser = self._feed.browsers.open(view, wire)
             try:
                 await self._begin(browser, last)
                 # Whoever has news writes them; this task is woken once more, at the end.

@@ -8,6 +8,7 @@ begun through ASGI as ever, without a length; from then on nobody but the wire w
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from starlette.types import Scope
 from typing_extensions import override
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _EXTENSION = "lockkeeper.wire"
+_HELD_BYTES = 2**17
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -29,6 +31,12 @@ class Wire:
     def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
         self._transport = transport
         self._flow = flow
+
+    def hold_little(self) -> None:
+        """Let the kernel keep little of what the client has not taken: who is behind is known, and gets no old news."""
+        if not self._transport.is_closing():
+            end: socket.socket = self._transport.get_extra_info("socket")
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _HELD_BYTES)
 
     def write(self, chunks: bytes) -> bool:
         """Hand these over; False, and nothing is, while the client has not taken enough of what came before."""

@@ -61,16 +61,22 @@ class Stuck:
 
     end: socket.socket
     browser: Browser
+    held: int = 0
+    """What was written to it before it counted as behind."""
 
-    async def fill(self) -> None:
-        """Hand over comments until they wait."""
+    async def fill(self) -> int:
+        """Hand over comments until they wait; how many bytes it took."""
+        filled = 0
 
         def is_full() -> bool:
-            much = chunk(b":" + b"x" * 100_000 + b"\n\n")
-            self.browser.notice({"filling": much}, much)
+            nonlocal filled
+            some = chunk(b":" + b"x" * 50_000 + b"\n\n")
+            self.browser.notice({"filling": some}, some)
+            filled += len(some)
             return self.browser.is_behind
 
         await until(is_full)
+        return filled
 
     async def take(self) -> bytes:
         """All that comes until nothing waits any more, without the comments."""
@@ -126,7 +132,7 @@ class Notifier:
             (browser,) = await until(lambda: set(self.browsers) - before)
             await until(lambda: not browser.needs_snapshot)
             stuck = Stuck(end, browser)
-            await stuck.fill()
+            stuck.held = await stuck.fill()
             yield stuck
 
     async def _read(self, http: httpx.AsyncClient, query: str, headers: dict[str, str], received: Stream) -> None:

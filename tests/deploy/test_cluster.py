@@ -371,8 +371,7 @@ async def test_the_plain_manifests_run_by_themselves(
     await owner.close()
     runs = len(double.runs())
     shutil.copytree(ROOT / "deploy" / "kustomize", tmp_path / "kustomize")
-    overlay = tmp_path / "kustomize" / "overlays" / "production"
-    file = overlay / "kustomization.yaml"
+    file = tmp_path / "kustomize" / "overlays" / "production" / "kustomization.yaml"
     text = file.read_text(encoding="utf-8")
     repository, tag = installed.image.split(":")
     for said, ours in {
@@ -384,7 +383,7 @@ async def test_the_plain_manifests_run_by_themselves(
         assert said in text
         text = text.replace(said, ours)
     file.write_text(text, encoding="utf-8")
-    apply = ["kubectl", "apply", "--server-side", "--kustomize", str(overlay)]
+    apply = ["kubectl", "apply", "--server-side", "--kustomize", str(file.parent)]
     installed.run(*apply)
     for name in ("job --selector=app.kubernetes.io/component=migrate --for=condition=Complete",
                  "deployment --all --for=condition=Available"):  # fmt: skip

@@ -42,8 +42,8 @@ class Totals:
         for view, group in self._feed.browsers.groups():
             if not view.has_totals:
                 continue
-            summary = await self._views.summary.get(view.filter)
-            agents = await self._views.agents.get(None)
+            summary = await self._views.summary.get(view.filter, after=changed_at)
+            agents = await self._views.agents.get(None, after=changed_at)
             since = min(since, summary.since, agents.since)
             sent[view] = {"summary": encode("summary", summary.answer), "agents": encode("agents", agents.answer)}
             before = self._sent.get(view, {})

@@ -20,10 +20,13 @@ class Found(Generic[Answer]):
     answer: Answer
 
 
+_REST = 4.0
+
+
 class Shared(Generic[Question, Answer]):
     """One answer per question for everybody who asks within its life; who asks meanwhile waits for it.
 
-    A dear answer lives longer: never more than a tenth of the time is spent on finding it.
+    After a search there is a rest of four times its length, so that dear answers are not sought all the time.
     """
 
     def __init__(self, find: Callable[[Question], Awaitable[Answer]], *, life_seconds: float) -> None:
@@ -32,10 +35,14 @@ class Shared(Generic[Question, Answer]):
         self._found: dict[Question, tuple[float, Found[Answer]]] = {}
         self._flights: dict[Question, asyncio.Task[Found[Answer]]] = {}
 
-    async def get(self, chosen: Question) -> Found[Answer]:
-        """The answer, at most as old as its life. Raises what finding it raised."""
-        valid_until, found = self._found.get(chosen, (0.0, None))
-        if found is not None and time.monotonic() < valid_until:
+    async def get(self, chosen: Question, *, after: float = 0.0) -> Found[Answer]:
+        """The answer, at most as old as its life, and sought after this instant if no rest forbids it (monotonic).
+
+        Raises what finding it raised.
+        """
+        rests_until, found = self._found.get(chosen, (0.0, None))
+        now = time.monotonic()
+        if found is not None and (now < rests_until or (after <= found.since and now < found.since + self._life_seconds)):
             return found
         flight = self._flights.get(chosen)
         if flight is None:
@@ -54,7 +61,11 @@ class Shared(Generic[Question, Answer]):
         finally:
             del self._flights[chosen]
         ended = time.monotonic()
-        self._found = {question: each for question, each in self._found.items() if each[0] > ended}
+        self._found = {
+            question: (rests_until, each)
+            for question, (rests_until, each) in self._found.items()
+            if max(rests_until, each.since + self._life_seconds) > ended
+        }
         found = Found(started, answer)
-        self._found[chosen] = (ended + max(self._life_seconds, 10 * (ended - started)), found)
+        self._found[chosen] = (ended + _REST * (ended - started), found)
         return found

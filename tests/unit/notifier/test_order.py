@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -8,6 +9,7 @@ from services.notifier.gateways.backlog import Backlog
 from services.notifier.messages import Frame
 from services.notifier.policy.order import Ring, Seen, event_id, number_of
 from services.notifier.policy.sharing import Shared
+from shared.testing.wait import until
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,26 @@ async def test_a_hundred_who_ask_at_once_share_one_answer() -> None:
     shared.forget()
     await shared.get("a")
     assert asked == 2
+
+
+async def test_an_answer_from_before_a_change_serves_only_who_does_not_mind() -> None:
+    asked = 0
+
+    async def find(_: str) -> int:
+        nonlocal asked
+        asked += 1
+        return asked
+
+    shared: Shared[str, int] = Shared(find, life_seconds=60)
+    await shared.get("a")
+    changed_at = time.monotonic()
+    assert (await shared.get("a")).answer == 1
+
+    async def is_sought_anew() -> bool:
+        return (await shared.get("a", after=changed_at)).since >= changed_at
+
+    await until(is_sought_anew, seconds=10, every=0.01)
+    assert (await shared.get("a", after=changed_at)).answer == asked == 2
 
 
 async def test_a_failed_search_is_tried_again_by_the_next() -> None:

@@ -4,7 +4,7 @@ export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (name === "class") made.className = value;
-    else if (name === "href" || name === "id" || name === "datetime" || name.startsWith("aria-")) made.setAttribute(name, value);
+    else if (name === "href" || name === "id" || name === "datetime" || /^(aria|data)-/.test(name)) made.setAttribute(name, value);
     else if (name === "colSpan") made.colSpan = value;
     else made[name] = value;
   }

@@ -33,15 +33,15 @@ function row(run) {
   const recommendation = run.recommendation;
   return element("tr", {},
     element("td", {}, element("a", { href: `/underwriting/runs/${run.run_id}` }, run.applicant)),
-    element("td", { class: "number" }, money(run.amount)),
-    element("td", {}, words(run.purpose)),
-    element("td", {}, doing(run)),
-    element("td", {}, recommendation ? badge(recommendation.recommendation) : "–",
+    element("td", { class: "number", "data-label": "Amount" }, money(run.amount)),
+    element("td", { "data-label": "Purpose" }, words(run.purpose)),
+    element("td", { "data-label": "Now" }, doing(run)),
+    element("td", { "data-label": "Recommendation" }, recommendation ? badge(recommendation.recommendation) : "–",
       run.policy ? element("div", { class: "quiet" }, `${run.policy.policy_name} ${run.policy.policy_version}`) : null),
-    element("td", {}, `${run.turn} of ${run.turn_limit}`),
-    element("td", {}, run.user),
-    element("td", { class: "number" }, money(run.llm_cost)),
-    element("td", {}, since(run.created_at)));
+    element("td", { "data-label": "Turn" }, `${run.turn} of ${run.turn_limit}`),
+    element("td", { "data-label": "Asked by" }, run.user),
+    element("td", { class: "number", "data-label": "Cost" }, money(run.llm_cost)),
+    element("td", { "data-label": "Since" }, since(run.created_at)));
 }
 
 async function refresh() {

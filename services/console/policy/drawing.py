@@ -50,6 +50,8 @@ def worded(value: float, unit: Unit) -> str:
     if unit == "percent":
         return f"{value:.0f} %"
     prefix = "$" if unit == "money" else ""
+    if unit == "money" and 0.1 <= abs(value) < 1e3:
+        return f"${value:.2f}"
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{prefix}{value / size:.3g}{letter}"

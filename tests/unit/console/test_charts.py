@@ -72,4 +72,6 @@ def test_values_are_worded_by_their_unit() -> None:
         "10 min",
         "2.5 h",
     ]
-    assert [worded(0.5, "money"), worded(97.4, "percent")] == ["$0.5", "97 %"]
+    money = [worded(value, "money") for value in (0.0023, 0.5, 6.6, 1500)]
+    assert money == ["$0.0023", "$0.50", "$6.60", "$1.5k"]
+    assert worded(97.4, "percent") == "97 %"

@@ -75,9 +75,9 @@ const ATTEMPT_TONE = { completed: "completed", failed: "failed", lost: "failed",
 
 function steps(attempt, since) {
   const end = attempt.finished_at ?? new Date().toISOString();
-  const marks = [["queued", since, attempt.leased_at], ["waited", attempt.leased_at, attempt.submitted_at], ["started", attempt.submitted_at, attempt.started_at], ["ran", attempt.started_at, end]];
+  const marks = [["queued", since, attempt.leased_at], ["waited", attempt.leased_at, attempt.submitted_at], ["started", attempt.submitted_at, attempt.started_at], ["ran", attempt.started_at ?? attempt.submitted_at, end]];
   const spans = marks.filter(([, from, to]) => from && to).map(([name, from, to]) => [name, Math.max(0, (Date.parse(to) - Date.parse(from)) / 1000)]);
-  const words = { queued: "waited", waited: "submitted after", started: "started after", ran: attempt.finished_at ? "ran for" : "running for" };
+  const words = { queued: "waited", waited: "submitted after", started: "started after", ran: attempt.started_at ? (attempt.finished_at ? "ran for" : "running for") : attempt.finished_at ? "started and ran for" : "starting for" };
   return [
     h("div", { class: "steps", role: "img", "aria-label": spans.map(([name, length]) => `${words[name]} ${seconds(length)}`).join(", ") }, ...spans.map(([name, length]) => h("i", { class: name, title: `${words[name]} ${seconds(length)}`, vars: { "--seconds": Math.max(length, 0.05) } }))),
     h("small", {}, spans.map(([name, length]) => `${words[name]} ${seconds(length)}`).join(" · ")),

@@ -42,8 +42,10 @@ class Shared(Generic[Question, Answer]):
         """
         rests_until, found = self._found.get(chosen, (0.0, None))
         now = time.monotonic()
-        if found is not None and (now < rests_until or (after <= found.since and now < found.since + self._life_seconds)):
-            return found
+        if found is not None:
+            is_good = after <= found.since and now < found.since + self._life_seconds
+            if is_good or now < rests_until:
+                return found
         flight = self._flights.get(chosen)
         if flight is None:
             flight = self._flights[chosen] = asyncio.create_task(self._fly(chosen))

@@ -152,13 +152,15 @@ class Explorer:
 
     async def _rest(self, person: Participant, *, patient: bool = False) -> bool:
         """Until it stands at a gate or is done (True), or waits for somebody's lock (False)."""
+        seconds = 5 if patient else LOOK_SECONDS
         while True:
             try:
-                async with asyncio.timeout(5 if patient else LOOK_SECONDS):
+                async with asyncio.timeout(seconds):
                     await person.moved.wait()
             except TimeoutError:
                 if await self.monitor.fetchval("SELECT cardinality(pg_blocking_pids($1)) > 0", person.gates.pid):
                     return False
+                seconds *= 2  # it only takes its time: looking more often would take it from it
             else:
                 if person.task is not None and person.at is None:
                     await asyncio.wait([person.task])

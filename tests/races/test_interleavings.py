@@ -1,6 +1,7 @@
 """Every order of the statements of two or three verbs leaves what some serial order leaves; broken ones do not.
 
-See docs/adr/0013-explorer-over-real-sql.md. `-s` prints how many orders each scenario has.
+See docs/adr/0013-explorer-over-real-sql.md. `-s` prints how many orders each scenario has. An older Postgres sees fewer
+(tests/support/arena.py).
 """
 
 from __future__ import annotations

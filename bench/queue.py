@@ -149,7 +149,7 @@ class QueueBench:
 
     async def wal_bytes(self) -> float:
         """How much was written ahead so far."""
-        return float(await self.owner.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
+        return float(await self.owner.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn -- bench_looks"))
 
     def worker(self, *arguments: object) -> subprocess.Popen[str]:
         """A worker process; it prints READY, waits for a line, and prints its account as JSON at its end."""

@@ -3,12 +3,12 @@
 Bulk is 20,000 tasks a thousand at a time; single is 2,000 of them one by one from ten producers, a commit each. Both go
 through `shared.client`, beside the limit of the same minute: `unnest` into a bare table, and pgbench inserting into it.
 
-Where the 20 us of a task in bulk go, found by taking parts away (the bare row is 6 to 7 in all):
+Where the 18 us of a task in bulk go, found by taking parts away (the bare row is 6 to 7 in all):
 
     Postgres 12    the bare row with its two indexes 6.5, `tasks_ready` 1.5, `tasks_by_age` 1, the checks 1, room for
                    two more versions on the page 1, agent, document and the values of the row 1; ten partial indexes
                    that get no entry less than 0.5. COPY would save 2 of it and need four more round trips
-    caller 7.5     making `NewTask` 2.4, ids 1.4, columns 0.9, encoding and the driver 2.8
+    caller 6       making `NewTask` 0.9, ids 1.4, columns 0.9, encoding and the driver 2.8
 
 So 0.6 of the bare row cannot be had with a row that is claimed by an index, listed by age and checked: the statement
 alone, without any Python, is at 0.45.

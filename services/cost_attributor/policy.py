@@ -163,7 +163,7 @@ def _split(record: UsageRecord, shares: Sequence[RunShare]) -> list[Bill]:
     whole = sum(weights, Decimal(0))
     bills: list[Bill] = []
     left = record.quantity
-    amount_left = None if record.unit_price is None else record.quantity * record.unit_price
+    amount_left = None if record.unit_price is None else (record.quantity * record.unit_price).normalize()
     for number, (share, weight) in enumerate(zip(shares, weights, strict=True), 1):
         is_last = number == len(shares)
         quantity = left if is_last else (record.quantity * weight / whole).quantize(_EXACT)

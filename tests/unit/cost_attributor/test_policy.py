@@ -195,3 +195,9 @@ def test_a_run_is_split_by_the_time_of_its_attempts() -> None:
 def test_a_run_without_measured_time_is_split_evenly() -> None:
     shares = [share(n, Decimal(0)) for n in range(4)]
     assert {bill.quantity for bill in split_bill([record("1")], shares)} == {Decimal("0.25")}
+
+
+def test_an_amount_has_the_digits_that_it_needs() -> None:
+    """The platform's tables have 18 places in both factors."""
+    [bill] = split_bill([record("0.001320000000000000", "0.070000000000000000")], [share(1, Decimal(5))])
+    assert str(bill.amount) == "0.0000924"

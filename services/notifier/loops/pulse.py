@@ -39,13 +39,17 @@ class Totals:
             return False
         since = time.monotonic()
         sent: dict[View, dict[str, bytes]] = {}
+        agents_event = b""
         for view, group in self._feed.browsers.groups():
             if not view.has_totals:
                 continue
             summary = await self._views.summary.get(view.filter, after=changed_at)
-            agents = await self._views.agents.get(None, after=changed_at)
-            since = min(since, summary.since, agents.since)
-            sent[view] = {"summary": encode("summary", summary.answer), "agents": encode("agents", agents.answer)}
+            if not agents_event:
+                agents = await self._views.agents.get(None, after=changed_at)
+                agents_event = encode("agents", agents.answer)
+                since = min(since, agents.since)
+            since = min(since, summary.since)
+            sent[view] = {"summary": encode("summary", summary.answer), "agents": agents_event}
             before = self._sent.get(view, {})
             news = {name: data for name, data in sent[view].items() if data != before.get(name)}
             for name in news:

@@ -36,8 +36,8 @@ class Scheduling(LoadFileScheduling):
         return next((folder for folder in TOGETHER if nodeid.startswith(folder)), super()._split_scope(nodeid))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    return Scheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 OLDEST, NEWEST = 16, 18

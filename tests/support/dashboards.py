@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from tests.support.statements import ROOT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FOLDER = ROOT / "deploy" / "observability" / "dashboards"
 _UNITS: dict[str, Callable[[float], str]] = {
@@ -43,6 +43,8 @@ def empty_panels(ask: Ask) -> set[str]:
 
 def draw(ask_range: Ask, folder: Path) -> None:
     """Each dashboard as a PNG of its own."""
+    import matplotlib as mpl
+
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(FOLDER.glob("*.json")):
         with mpl.rc_context({"font.size": 8, "axes.titlesize": 9}):
@@ -50,6 +52,8 @@ def draw(ask_range: Ask, folder: Path) -> None:
 
 
 def _figure(path: Path, ask_range: Ask) -> Figure:
+    from matplotlib.figure import Figure
+
     panels = _panels(path)
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     figure = Figure(figsize=(16, rows * 0.3))

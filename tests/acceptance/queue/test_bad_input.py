@@ -22,7 +22,7 @@ from tests.support.stack import CHECKOUT, StackProcess
 pytestmark = pytest.mark.timeout(600)
 
 GOOD = pdfs.text_pdf(["Invoice", "Invoice date: 2026-02-03", "Total due: USD 25.00"])
-LONG_PAGES = 2_000 if BATCH >= 50 else 300
+LONG_PAGES = 2_000 if BATCH >= 50 else 600
 """The long form of the suite reads the long document."""
 
 DOCUMENTS: dict[str, tuple[bytes, str, str]] = {

@@ -36,8 +36,8 @@ LONG_PARTS = ("mlflow",)
 TOKEN_SECONDS = 60
 SHORT = ("dispatcher stopped", "unsigned callbacks", "listener cut")
 NOT_HERE = {
-    "LockkeeperAutoscalerPinned": "kube-state-metrics tells it; tests/deploy has the unit test",
-    "LockkeeperAutoscalerBlind": "kube-state-metrics tells it; tests/deploy has the unit test",
+    "LockkeeperAutoscalerPinned": "kube-state-metrics tells it; tests/deploy/test_cluster.py has the fault",
+    "LockkeeperAutoscalerBlind": "kube-state-metrics tells it; tests/deploy/test_cluster.py has the fault",
 }
 IN_A_HURRY = {
     "LockkeeperOldestTaskTooOld": {"> 3600": "> 4"},

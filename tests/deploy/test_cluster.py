@@ -19,8 +19,11 @@ import pytest
 
 from shared.contract.ownership import ROLES, role_of
 from shared.testing.rows import make_tasks
+from shared.testing.wait import until
+from tests.support.alarms import Prometheus, hurried
 from tests.support.cluster import NAMESPACE, Cluster
 from tests.support.dashboards import empty_panels
+from tests.support.kube import tool
 from tests.support.postgres import PASSWORD, PostgresServer
 from tests.support.release import KEY, KEY_ID, agents, done_once, finished, install, settled, with_agent
 from tests.support.statements import ROOT
@@ -104,6 +107,15 @@ def installed(cluster: Cluster, queue: PostgresServer, double: WorkspaceDouble) 
     if not cluster.started_here:
         cluster.run("helm", "uninstall", "lockkeeper", f"--namespace={NAMESPACE}", "--wait", check=False)
         cluster.run("kubectl", "delete", "namespace", NAMESPACE, check=False)
+
+
+@pytest.fixture
+def alarms(installed: Cluster, tools: Path, tmp_path: Path) -> Iterator[Prometheus]:
+    """Our rules over what kube-state-metrics tells of the autoscalers; half an hour of theirs passes in six seconds."""
+    with installed.state_metrics(tool("kube-state-metrics", tools), tmp_path) as address:
+        prometheus = Prometheus(tmp_path / "prometheus", {"kube-state-metrics": address}, hurried({}, 300))
+        yield prometheus
+        prometheus.stop()
 
 
 def principal(name: str, secret: str) -> dict[str, str]:
@@ -220,6 +232,46 @@ async def test_a_real_prometheus_scrapes_everything_and_no_panel_stays_empty(
     firing = {rule["name"] for rule in rules if rule.get("state") == "firing"}
     print(f"{len(ours)} targets, {len(rules)} rules; firing: {sorted(firing)}")
     assert firing == set()
+    await owner.close()
+
+
+async def test_the_autoscalers_alerts_fire_by_their_faults_and_clear_with_them(
+    installed: Cluster, queue: PostgresServer, double: WorkspaceDouble, alarms: Prometheus
+) -> None:
+    scaler = f'namespace="{NAMESPACE}", horizontalpodautoscaler="keda-hpa-lockkeeper-dispatcher"'
+    sees = f'kube_horizontalpodautoscaler_status_condition{{{scaler}, condition="ScalingActive", status="true"}} == 1'
+    many_done = "SELECT count(*) < 360 FROM lockkeeper.tasks WHERE finished_at IS NULL"
+    owner = await asyncpg.connect(queue.url(database="lockkeeper"))
+
+    def replicas() -> int:
+        return int(installed.get("deployment", "lockkeeper-dispatcher")["spec"]["replicas"])
+
+    def firing() -> list[str]:
+        found = alarms.ask("/query", query=f'ALERTS{{{scaler}, alertstate="firing"}}')["result"]
+        return [alert["metric"]["alertname"] for alert in found]
+
+    async def told(*alerts: str) -> None:
+        await asyncio.to_thread(alarms.wait, lambda: firing() == [*alerts], 150, firing)
+
+    await asyncio.to_thread(alarms.wait, lambda: bool(alarms.query(sees)), 60)
+    await told()
+    async with agents(installed, queue):
+        # Nobody says any more how much there is to do: work for four stays with one.
+        installed.kubectl("scale", "deployment/lockkeeper-sweeper", "--replicas=0")
+        try:
+            await told("LockkeeperAutoscalerBlind")
+            await make_tasks(owner, 400)
+            await until(lambda: owner.fetchval(many_done), seconds=90, every=0.5)
+            assert replicas() == 1
+        finally:
+            installed.kubectl("scale", "deployment/lockkeeper-sweeper", "--replicas=2")
+        # What is seen again is more than four start at once.
+        await told("LockkeeperAutoscalerPinned")
+        assert replicas() == 4
+        await finished(owner, 120)
+    await told()
+    installed.until(lambda: replicas() == 1, 60, "one dispatcher is enough")
+    await done_once(owner, double)
     await owner.close()
 
 

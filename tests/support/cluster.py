@@ -9,12 +9,15 @@ import re
 import secrets
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.local.folder import free_port
 from tests.support.kube import KIT
 from tests.support.statements import ROOT
 
@@ -124,6 +127,23 @@ class Cluster:
         data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
         body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
         self.kubectl("apply", "--filename=-", stdin=json.dumps(body))
+
+    @contextmanager
+    def state_metrics(self, program: str, home: Path) -> Iterator[str]:
+        """Inside, kube-state-metrics tells of our autoscalers; the address to scrape."""
+        port = free_port()
+        with (home / "kube-state-metrics.log").open("wb") as log:
+            process = subprocess.Popen(
+                [program, "--kubeconfig", self.environment["KUBECONFIG"], f"--namespaces={NAMESPACE}",
+                 "--resources=horizontalpodautoscalers", "--host=127.0.0.1", f"--port={port}",
+                 "--telemetry-host=127.0.0.1", f"--telemetry-port={free_port()}"],
+                env=self.environment, stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(30)
 
     def pods(self, component: str | None = None) -> list[dict[str, Any]]:
         """Our pods that are not ending."""

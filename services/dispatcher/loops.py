@@ -16,7 +16,7 @@ from services.dispatcher import metrics
 from services.dispatcher.policy import submitting
 from services.dispatcher.policy.learning import Sampling
 from services.dispatcher.settings import DispatcherSettings
-from services.dispatcher.storage import DispatcherStorage
+from services.dispatcher.storage import DispatcherStorage, Work
 from services.dispatcher.storage.learning import LearningStorage
 from shared.contract.channels import Channel
 from shared.contract.errors import LockkeeperError, MissingError, RejectedError, TransientError
@@ -247,21 +247,21 @@ class ClaimLoop:
                 async with asyncio.timeout(self.poll_seconds):
                     await self._submitter.freed.wait()
             return True
-        if self._is_at_rest and named and await self._claim(room, named):
+        if self._is_at_rest and named and await self._claim(room, Work(plain=named)):
             self._is_at_rest = False
             return True
         work = await self._storage.look_for_work()
         self._learn.is_due = work.has_lessons
         if work.is_due and await self._storage.promote_due(settings.claim_batch):
             return True
-        has_leased = bool(work.ready) and await self._claim(room, work.ready)
+        has_leased = bool(work.plain or work.by_policy) and await self._claim(room, work)
         self._is_at_rest = not has_leased
         return has_leased
 
-    async def _claim(self, room: int, agents: list[str]) -> bool:
-        """Claim for these agents and hand on; whether anything was leased."""
+    async def _claim(self, room: int, work: Work) -> bool:
+        """Claim what there is to claim and hand on; whether anything was leased."""
         started = time.monotonic()
-        leased = await self._storage.claim_tasks(room, self._settings.submit_lease_seconds, agents)
+        leased = await self._storage.claim_tasks(room, self._settings.submit_lease_seconds, work)
         metrics.CLAIM_SECONDS.observe(time.monotonic() - started)
         if not leased:
             return False

@@ -1,84 +1,102 @@
 -- The dispatcher's statements: admission, leases until the run is known, and the cancelling of runs.
 
 -- name: lock_agents
--- The first few of these agents that may be served; limited ones locked for this transaction.
+-- The first few of these agents that may be served and need a decision by policy, locked for this transaction.
 -- locks: the guard of limits (shared), then agents; a row that another replica holds is left to it
--- returns: name, whether its row is locked by us, and what else the claim must know of it, in the order given
+-- returns: name, place in the order given, and the options that go with its attempts
+WITH guard AS MATERIALIZED (
+    -- Held with the claim: a change of limits waits for us, and we never start in the middle of one.
+    SELECT pg_advisory_xact_lock_shared(4951, 1)
+)
+SELECT a.name, g.place, a.tasks_per_run, a.circuit_failures IS NOT NULL AS has_breaker, a.learn_estimates
+  FROM guard, unnest($1::text[]) WITH ORDINALITY AS g (name, place)
+  JOIN lockkeeper.agents a ON a.name = g.name
+ WHERE (SELECT lockkeeper.is_adopted())
+   AND a.by_policy
+   AND NOT a.paused
+   AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
+ ORDER BY g.place
+ LIMIT $2::int
+   FOR NO KEY UPDATE OF a SKIP LOCKED
+
+-- name: claim_tasks
+-- Lease the next tasks of the first few of these agents that may be served, as far as their limits allow, in order, and
+-- open their attempts. Agents that need a decision by policy are left out.
+-- owner: dispatcher     transition: claim
+-- fence: the agents' rows: headroom_now looks when they are locked, and its snapshot sees every committed claim, and
+--        the first limit of one that had none to be locked for; the guard keeps more from being set
+-- locks: the guard of limits (shared), then agents, then tasks, each without those that another holds; task_attempts
+-- returns: one row per leased attempt, in the order to submit, and in each how far the line of agents was served; one
+--          row without an attempt when nothing was leased
 WITH guard AS MATERIALIZED (
     -- Held with the claim: a change of limits waits for us, and we never start in the middle of one.
     SELECT pg_advisory_xact_lock_shared(4951, 1)
 ), line AS MATERIALIZED (
-    SELECT a.name, g.place, a.tasks_per_run, a.learn_estimates,
-           a.max_concurrent_tasks IS NOT NULL OR a.max_tpm IS NOT NULL
-           OR a.circuit_failures IS NOT NULL OR a.by_policy AS limited
+    SELECT a.name, g.place, a.target, a.tasks_per_run, a.learn_estimates,
+           a.max_concurrent_tasks IS NOT NULL OR a.max_tpm IS NOT NULL OR a.circuit_failures IS NOT NULL AS limited
       FROM guard, unnest($1::text[]) WITH ORDINALITY AS g (name, place)
       JOIN lockkeeper.agents a ON a.name = g.name
      WHERE (SELECT lockkeeper.is_adopted())
+       AND NOT a.by_policy
        AND NOT a.paused
        AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
 ), locked AS MATERIALIZED (
     -- A row that changed since this statement began is read as it is now: options never lag behind their limits.
-    SELECT a.name, l.place, true AS locked, a.by_policy, a.tasks_per_run,
-           a.circuit_failures IS NOT NULL AS has_breaker, a.learn_estimates
+    SELECT a.name, l.place, true AS locked, a.target, a.tasks_per_run, a.circuit_failures IS NOT NULL AS has_breaker,
+           a.learn_estimates
       FROM (SELECT name, place FROM line WHERE limited ORDER BY place OFFSET 0) l
       JOIN lockkeeper.agents a ON a.name = l.name
      ORDER BY l.place
      LIMIT $2::int
        FOR NO KEY UPDATE OF a SKIP LOCKED
-)
-SELECT * FROM locked
-UNION ALL
-SELECT name, place, false, false, tasks_per_run, false, learn_estimates FROM line WHERE NOT limited
- ORDER BY place
- LIMIT $2::int
-
--- name: claim_tasks
--- Lease the next tasks of these agents as far as their limits allow, in order, and open their attempts.
--- owner: dispatcher     transition: claim
--- fence: the agent's row, locked in an earlier statement, so that this snapshot sees every committed claim
--- locks: tasks, skipping those that somebody else holds; then task_attempts
--- returns: one row per leased attempt, in the order to submit
-WITH room AS MATERIALIZED (
-    SELECT h.agent, h.slots, h.tokens_left, h.max_tpm, h.default_tokens,
-           (SELECT a.target FROM lockkeeper.agents a WHERE a.name = h.agent) AS target,
-           h.running = 0 AND h.used_tpm = 0 AS idle,
+), served AS MATERIALIZED (
+    SELECT * FROM locked
+    UNION ALL
+    SELECT name, place, false, target, tasks_per_run, false, learn_estimates FROM line WHERE NOT limited
+     ORDER BY place
+     LIMIT $2::int
+), room AS MATERIALIZED (
+    SELECT h.agent, h.slots, h.tokens_left, h.max_tpm, h.default_tokens, h.is_idle,
+           s.target, s.tasks_per_run, s.has_breaker, s.learn_estimates,
            greatest(h.expected_seconds / 60.0, 1) AS minutes
-      FROM lockkeeper.agent_headroom h
-     WHERE (h.agent = ANY ($1::text[])
-            -- Not locked, so only while it has no limit in this snapshot; the guard keeps one from being set.
-            OR h.agent = ANY ($2::text[]) AND h.max_concurrent_tasks IS NULL AND h.max_tpm IS NULL
-               AND NOT h.by_policy)
+      FROM lockkeeper.headroom_now(
+               ARRAY(SELECT name FROM served WHERE locked), ARRAY(SELECT name FROM served WHERE NOT locked)) h
+      JOIN served s ON s.name = h.agent
+     WHERE NOT h.by_policy
        AND NOT h.paused
        AND coalesce(h.cooldown_until <= lockkeeper.clock(), true)
        AND coalesce(h.slots > 0, true)
-       AND coalesce(h.max_tpm > 0 AND (h.tokens_left > 0 OR h.running = 0 AND h.used_tpm = 0), true)
+       AND coalesce(h.max_tpm > 0 AND (h.tokens_left > 0 OR h.is_idle), true)
 ), candidate AS MATERIALIZED (
-    SELECT c.*, r.agent, r.target, r.tokens_left, r.max_tpm, r.idle
+    SELECT c.*, r.agent, r.tokens_left, r.max_tpm, r.is_idle,
+           r.target, r.tasks_per_run, r.has_breaker, r.learn_estimates
       FROM room r
      CROSS JOIN LATERAL (
            SELECT t.ctid AS place_in_heap, t.id, t.priority, t.created_at, t.attempt_unspent AS again,
                   ceil(coalesce(t.estimated_tokens, r.default_tokens) / r.minutes)::bigint AS projected
              FROM lockkeeper.tasks t
             WHERE t.agent = r.agent AND t.status = 'enqueued' AND NOT t.deferred
-              AND t.available_at <= lockkeeper.clock()
+              AND t.available_at <= (SELECT lockkeeper.clock())
             ORDER BY t.priority DESC, t.created_at, t.id
             -- Of a token budget about twice what fits is looked at and locked; the rest of it next time.
             LIMIT least($3::int, r.slots, 1 + ceil(2 * r.tokens_left * r.minutes / r.default_tokens))
               FOR NO KEY UPDATE SKIP LOCKED) c
 ), fitting AS (
-    SELECT place_in_heap, id, priority, created_at, again, projected, target, false AS oversized
+    SELECT place_in_heap, id, priority, created_at, again, projected, false AS oversized,
+           target, tasks_per_run, has_breaker, learn_estimates
       FROM candidate WHERE tokens_left IS NULL
     UNION ALL
     -- The running sum only grows: the first task that does not fit ends its agent's turn, so nothing
     -- smaller overtakes it. A task beyond the whole budget runs when nothing else does.
-    SELECT place_in_heap, id, priority, created_at, again, projected, target, alone
-      FROM (SELECT c.*, row_number() OVER line = 1 AND c.idle AND c.projected > c.max_tpm AS alone,
+    SELECT place_in_heap, id, priority, created_at, again, projected, alone,
+           target, tasks_per_run, has_breaker, learn_estimates
+      FROM (SELECT c.*, row_number() OVER line = 1 AND c.is_idle AND c.projected > c.max_tpm AS alone,
                    sum(c.projected) OVER line AS weight
               FROM candidate c WHERE c.tokens_left IS NOT NULL
             WINDOW line AS (PARTITION BY c.agent ORDER BY c.priority DESC, c.created_at, c.id ROWS UNBOUNDED PRECEDING))
      WHERE weight <= tokens_left OR alone
 ), picked AS MATERIALIZED (
-    SELECT f.place_in_heap, f.id, f.projected, f.oversized, f.again, f.target,
+    SELECT f.place_in_heap, f.id, f.projected, f.oversized, f.again, f.target, f.tasks_per_run, f.has_breaker, f.learn_estimates,
            row_number() OVER (ORDER BY f.priority DESC, f.created_at, f.id) AS n
       FROM fitting f
      ORDER BY n
@@ -93,8 +111,9 @@ WITH room AS MATERIALIZED (
                              ELSE encode(overlay(uuid_send($5::uuid) PLACING int4send(p.n::int) FROM 13), 'hex')::uuid END,
            attempt_unspent = false,
            locked_by = $4,
-           lease_expires_at = lockkeeper.clock() + make_interval(secs => $6::float8),
-           started_at = coalesce(t.started_at, lockkeeper.clock()),
+           -- The clock by a query of its own, and so once, not for every row.
+           lease_expires_at = (SELECT lockkeeper.clock() + make_interval(secs => $6::float8)),
+           started_at = coalesce(t.started_at, (SELECT lockkeeper.clock())),
            reserved_tpm = p.projected,
            oversized = p.oversized,
            version = t.version + 1, verb = 'claim', reason = NULL
@@ -102,8 +121,9 @@ WITH room AS MATERIALIZED (
      -- The rows are locked, so they stay where they are: no second walk down the index. The last condition is
      -- always true and lets the planner expect few rows, so that it walks from these to the table, never back.
      WHERE t.ctid = p.place_in_heap AND t.id = p.id AND t.status = 'enqueued' AND p.n = p.n + 0
-    RETURNING t.id, t.agent, t.attempt, t.attempt_id, t.reserved_tpm, t.version, p.n, p.target, p.again,
-              extract(epoch FROM lockkeeper.clock() - t.available_at)::float8 AS waited_seconds
+    RETURNING t.id, t.agent, t.attempt, t.attempt_id, t.reserved_tpm, t.version, p.n, p.again,
+              p.target, p.tasks_per_run, p.has_breaker, p.learn_estimates,
+              extract(epoch FROM (SELECT lockkeeper.clock()) - t.available_at)::float8 AS waited_seconds
 ), logged AS (
     INSERT INTO lockkeeper.task_events
            (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor)
@@ -112,36 +132,43 @@ WITH room AS MATERIALIZED (
 ), leased AS (
     INSERT INTO lockkeeper.task_attempts
            (id, task_id, agent, attempt, status, locked_by, reserved_tpm, leased_at)
-    SELECT attempt_id, id, agent, attempt, 'leased', $4, reserved_tpm, lockkeeper.clock() FROM claimed WHERE NOT again
+    SELECT attempt_id, id, agent, attempt, 'leased', $4, reserved_tpm, (SELECT lockkeeper.clock()) FROM claimed WHERE NOT again
 ), leased_again AS (
     UPDATE lockkeeper.task_attempts x
        SET status = 'leased', locked_by = $4, leased_at = lockkeeper.clock(),
            reserved_tpm = (SELECT c.reserved_tpm FROM claimed c WHERE c.attempt_id = x.id)
      WHERE x.id = ANY (ARRAY (SELECT c.attempt_id FROM claimed c WHERE c.again))
 )
-SELECT id AS task_id, attempt_id, attempt, agent, target, waited_seconds FROM claimed ORDER BY n
+SELECT c.id AS task_id, c.attempt_id, c.attempt, c.agent, c.target, c.waited_seconds,
+       c.tasks_per_run, NULL::uuid AS pack_id, c.has_breaker, c.learn_estimates, s.served
+  FROM (SELECT CASE WHEN count(*) = $2::int THEN max(place) ELSE cardinality($1::text[]) END AS served FROM served) s
+  LEFT JOIN claimed c ON true
+ ORDER BY c.n
 
 -- name: look_for_work
 -- Whether tasks wait for their promotion, which agents have tasks that wait for a claim and seem to have room for one,
--- in the order of the first of each, and whether any attempt is watched or any cost reserved: all that an idle
--- dispatcher asks. Nothing is locked, so nothing is decided: who has just got room is named by a note.
+-- in the order of the first of each, those apart that need a decision by policy, and whether any attempt is watched or
+-- any cost reserved: all that an idle dispatcher asks. Nothing is locked, so nothing is decided: who has just got room
+-- is named by a note.
+WITH ready AS MATERIALIZED (
+    SELECT a.name, a.by_policy, row_number() OVER (ORDER BY first.priority DESC, first.created_at, first.id) AS place
+      FROM lockkeeper.agents a
+     CROSS JOIN LATERAL (
+           SELECT t.priority, t.created_at, t.id FROM lockkeeper.tasks t
+            WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred
+            ORDER BY t.priority DESC, t.created_at, t.id LIMIT 1) first
+     WHERE NOT a.paused
+       AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
+       AND coalesce(a.max_concurrent_tasks > (
+           SELECT count(*) FROM lockkeeper.tasks r WHERE r.agent = a.name AND r.status = 'processing'), true)
+       AND (a.max_tpm IS NULL OR EXISTS (
+           SELECT FROM lockkeeper.agent_headroom h
+            WHERE h.agent = a.name AND (h.tokens_left > 0 OR h.running = 0 AND h.used_tpm = 0)))
+)
 SELECT EXISTS (SELECT FROM lockkeeper.tasks
                 WHERE status = 'enqueued' AND deferred AND available_at <= lockkeeper.clock()) AS is_due,
-       ARRAY (SELECT a.name
-                FROM lockkeeper.agents a
-               CROSS JOIN LATERAL (
-                     SELECT t.priority, t.created_at, t.id FROM lockkeeper.tasks t
-                      WHERE t.agent = a.name AND t.status = 'enqueued' AND NOT t.deferred
-                      ORDER BY t.priority DESC, t.created_at, t.id LIMIT 1) first
-               WHERE NOT a.paused
-                 AND coalesce(a.cooldown_until <= lockkeeper.clock(), true)
-                 AND coalesce(a.max_concurrent_tasks > (
-                     SELECT count(*) FROM lockkeeper.tasks r
-                      WHERE r.agent = a.name AND r.status = 'processing'), true)
-                 AND (a.max_tpm IS NULL OR EXISTS (
-                     SELECT FROM lockkeeper.agent_headroom h
-                      WHERE h.agent = a.name AND (h.tokens_left > 0 OR h.running = 0 AND h.used_tpm = 0)))
-               ORDER BY first.priority DESC, first.created_at, first.id) AS ready,
+       ARRAY (SELECT name FROM ready WHERE NOT by_policy ORDER BY place) AS plain,
+       ARRAY (SELECT name FROM ready WHERE by_policy ORDER BY place) AS by_policy,
        EXISTS (SELECT FROM lockkeeper.watched_attempts) OR EXISTS (SELECT FROM lockkeeper.reservations) AS has_lessons
 
 -- name: promote_due

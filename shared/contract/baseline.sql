@@ -611,6 +611,22 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE FUNCTION lockkeeper.headroom_now(limited text[], unlimited text[]) RETURNS TABLE(agent text, max_concurrent_tasks integer, max_tpm bigint, paused boolean, cooldown_until timestamp with time zone, default_tokens bigint, expected_seconds integer, by_policy boolean, slots bigint, tokens_left bigint, is_idle boolean)
+    LANGUAGE plpgsql ROWS 8
+    AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT h.agent, h.max_concurrent_tasks, h.max_tpm, h.paused, h.cooldown_until, h.default_tokens, h.expected_seconds,
+           h.by_policy, h.slots, h.tokens_left, h.running = 0 AND h.used_tpm = 0
+      FROM lockkeeper.agent_headroom h WHERE h.agent = ANY (limited);
+    RETURN QUERY
+    SELECT r.agent, r.max_concurrent_tasks, r.max_tpm, r.paused, r.cooldown_until, r.default_tokens, r.expected_seconds,
+           r.by_policy, NULL::bigint, NULL::bigint, NULL::boolean
+      FROM lockkeeper.agent_rules r
+     WHERE r.agent = ANY (unlimited) AND r.max_concurrent_tasks IS NULL AND r.max_tpm IS NULL;
+END $$;
+
 CREATE FUNCTION lockkeeper.is_adopted() RETURNS boolean
     LANGUAGE sql STABLE SECURITY DEFINER PARALLEL SAFE
     SET search_path TO 'pg_catalog'
@@ -1255,13 +1271,7 @@ CREATE TABLE lockkeeper.agents (
     CONSTRAINT agents_tokens_per_page_check CHECK ((tokens_per_page >= 1))
 );
 
-CREATE TABLE lockkeeper.token_spending (
-    agent text NOT NULL,
-    at timestamp with time zone NOT NULL,
-    tpm bigint NOT NULL
-);
-
-CREATE VIEW lockkeeper.agent_headroom AS
+CREATE VIEW lockkeeper.agent_rules AS
  SELECT a.name AS agent,
     a.max_concurrent_tasks,
     a.max_tpm,
@@ -1277,18 +1287,6 @@ CREATE VIEW lockkeeper.agent_headroom AS
         END AS expected_seconds,
     a.backfill,
     a.lease_seconds,
-    live.running,
-    live.reserved_tpm,
-    spent.used_tpm,
-        CASE
-            WHEN (c.open_until IS NOT NULL) THEN GREATEST((LEAST(a.max_concurrent_tasks, 1) - live.running), (0)::bigint)
-            WHEN (a.max_concurrent_tasks IS NOT NULL) THEN GREATEST((a.max_concurrent_tasks - live.running), (0)::bigint)
-            ELSE NULL::bigint
-        END AS slots,
-        CASE
-            WHEN (a.max_tpm IS NOT NULL) THEN GREATEST(((a.max_tpm - live.reserved_tpm) - spent.used_tpm), (0)::bigint)
-            ELSE NULL::bigint
-        END AS tokens_left,
     a.by_policy,
     a.backfill_limit,
     a.fair_share,
@@ -1304,16 +1302,54 @@ CREATE VIEW lockkeeper.agent_headroom AS
             WHEN (c.open_until > lockkeeper.clock()) THEN 'open'::text
             ELSE 'half_open'::text
         END AS circuit
-   FROM ((((lockkeeper.agents a
+   FROM ((lockkeeper.agents a
      LEFT JOIN lockkeeper.agent_estimates e ON ((e.agent = a.name)))
-     LEFT JOIN lockkeeper.agent_circuits c ON (((c.agent = a.name) AND (a.circuit_failures IS NOT NULL))))
+     LEFT JOIN lockkeeper.agent_circuits c ON (((c.agent = a.name) AND (a.circuit_failures IS NOT NULL))));
+
+CREATE TABLE lockkeeper.token_spending (
+    agent text NOT NULL,
+    at timestamp with time zone NOT NULL,
+    tpm bigint NOT NULL
+);
+
+CREATE VIEW lockkeeper.agent_headroom AS
+ SELECT r.agent,
+    r.max_concurrent_tasks,
+    r.max_tpm,
+    r.paused,
+    r.cooldown_until,
+    r.default_tokens,
+    r.expected_seconds,
+    r.backfill,
+    r.lease_seconds,
+    live.running,
+    live.reserved_tpm,
+    spent.used_tpm,
+        CASE
+            WHEN (r.circuit_until IS NOT NULL) THEN GREATEST((LEAST(r.max_concurrent_tasks, 1) - live.running), (0)::bigint)
+            WHEN (r.max_concurrent_tasks IS NOT NULL) THEN GREATEST((r.max_concurrent_tasks - live.running), (0)::bigint)
+            ELSE NULL::bigint
+        END AS slots,
+        CASE
+            WHEN (r.max_tpm IS NOT NULL) THEN GREATEST(((r.max_tpm - live.reserved_tpm) - spent.used_tpm), (0)::bigint)
+            ELSE NULL::bigint
+        END AS tokens_left,
+    r.by_policy,
+    r.backfill_limit,
+    r.fair_share,
+    r.customer_weights,
+    r.expected_cost,
+    r.cooled_until,
+    r.circuit_until,
+    r.circuit
+   FROM ((lockkeeper.agent_rules r
      CROSS JOIN LATERAL ( SELECT count(*) AS running,
             (COALESCE(sum(t.reserved_tpm), (0)::numeric))::bigint AS reserved_tpm
            FROM lockkeeper.tasks t
-          WHERE ((t.agent = a.name) AND (t.status = 'processing'::text))) live)
+          WHERE ((t.agent = r.agent) AND (t.status = 'processing'::text))) live)
      CROSS JOIN LATERAL ( SELECT (COALESCE(sum(s.tpm), (0)::numeric))::bigint AS used_tpm
            FROM lockkeeper.token_spending s
-          WHERE ((a.max_tpm IS NOT NULL) AND (s.agent = a.name) AND (s.at > (lockkeeper.clock() - '00:01:00'::interval)))) spent);
+          WHERE ((r.max_tpm IS NOT NULL) AND (s.agent = r.agent) AND (s.at > (lockkeeper.clock() - '00:01:00'::interval)))) spent);
 
 CREATE VIEW lockkeeper.agent_inputs AS
  SELECT x.id AS attempt_id,

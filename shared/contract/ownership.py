@@ -98,7 +98,7 @@ _SETTLE = ("status", "effect", "refusal", "message", "turn", "decided_at")
 
 ROLES: dict[str, ServiceRole] = {
     "dispatcher": ServiceRole(
-        (*_QUEUE, "fair_shares", "watched_attempts"),
+        (*_QUEUE, "agent_rules", "fair_shares", "watched_attempts"),
         (
             _REPLICA,
             _EVENTS,

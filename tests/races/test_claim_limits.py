@@ -23,10 +23,8 @@ SQL = load("services.dispatcher")
 async def claim_in_open_transaction(connection: Any, batch: int = 10) -> list[Any]:
     """The claim's statements on a connection whose transaction stays open."""
     (work,) = await connection.fetch(SQL["look_for_work"].sql)
-    agents = await connection.fetch(SQL["lock_agents"].sql, work["ready"], 8)
-    locked = [row["name"] for row in agents if row["locked"]]
-    free = [row["name"] for row in agents if not row["locked"]]
-    return list(await connection.fetch(SQL["claim_tasks"].sql, locked, free, batch, "held-open", uuid7(), 60.0))
+    rows = await connection.fetch(SQL["claim_tasks"].sql, work["plain"], 8, batch, "held-open", uuid7(), 60.0)
+    return [row for row in rows if row["task_id"] is not None]
 
 
 async def test_q01_a_second_dispatcher_claims_nothing_while_the_first_is_uncommitted(database: TestDatabase) -> None:

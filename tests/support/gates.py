@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from shared.db.pool import Database
+from shared.db.pool import Database, only_reads
 
 _NAME = re.compile(r"-- name: (\w+)")
 
@@ -79,6 +79,13 @@ class _Connection:
         return _Transaction(self._connection.transaction(**options), self._gates)
 
     async def _call(self, method: str, sql: str, *args: Any, **options: Any) -> Any:
+        if self._connection.is_in_transaction() or only_reads(sql):
+            return await self._pass(method, sql, *args, **options)
+        # A statement by itself has done its work some time before it is committed.
+        async with self.transaction():
+            return await self._pass(method, sql, *args, **options)
+
+    async def _pass(self, method: str, sql: str, *args: Any, **options: Any) -> Any:
         gates = self._gates
         match = _NAME.search(sql)
         name = match[1] if match else "statement"

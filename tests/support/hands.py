@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any, Self, cast
 from uuid import UUID
 
 from services.callback_receiver.messages import Body, Kind, Report, Settled
@@ -21,6 +21,7 @@ from shared.client import Gather, NewTask, enqueue, enqueue_family
 from shared.contract.callback import FailureBody, HeartbeatBody, ResultBody, Usage
 from shared.contract.rows import LeasedAttempt, UnwantedRun
 from shared.db.notes import Notes
+from shared.db.pool import Database
 from shared.db.statements import load
 from tests.conftest import TestDatabase
 from tests.support.gates import GatedDatabase, Gates
@@ -72,6 +73,12 @@ class Hands:
 
     async def claim(self, limit: int = 10) -> list[LeasedAttempt]:
         return await self.dispatcher.claim_tasks(limit, LEASE_SECONDS)
+
+    async def claim_in_the_way(self) -> list[LeasedAttempt]:
+        """A claim whose transaction keeps all others waiting at the guard of limits, with what they saw so far."""
+        async with self._databases["dispatcher"].transaction() as connection:
+            await connection.fetchval("SELECT pg_advisory_xact_lock(4951, 1)")
+            return await DispatcherStorage(cast("Database", connection), self.replica).claim_tasks(10, LEASE_SECONDS)
 
     async def claim_of(self, agent: str) -> list[tuple[UUID, int]]:
         """The claim of one agent by policy, as if nobody else were after it: tasks and attempts."""

@@ -105,6 +105,10 @@ async def claim_one(hands: Hands, _: Facts) -> Any:
     return await hands.claim(1)
 
 
+async def claim_in_the_way(hands: Hands, _: Facts) -> Any:
+    return await hands.claim_in_the_way()
+
+
 def claim_of(agent: str) -> Verb:
     async def verb(hands: Hands, _: Facts) -> Any:
         return await hands.claim_of(agent)
@@ -197,6 +201,10 @@ SCENARIOS = {
                  ("claim-p", claim), ("claim-q", claim)),
         scenario("r01 claim, claim: one token budget", waiting(8, max_tpm=20),
                  ("claim-p", claim), ("claim-q", claim)),
+        scenario("q01 claim, claim that waits: one slot", waiting(3, max_concurrent_tasks=1),
+                 ("claim-p", claim_in_the_way), ("claim-q", claim), again="claim-p claim-q", waits="claim-p claim-q"),
+        scenario("r01 claim, claim that waits: one token budget", waiting(8, max_tpm=20),
+                 ("claim-p", claim_in_the_way), ("claim-q", claim), again="claim-p claim-q", waits="claim-p claim-q"),
         scenario("claim, claim: no limit", waiting(2), ("claim-p", claim_one), ("claim-q", claim_one)),
         scenario("claim, first limit", waiting(3), ("claim", claim), ("limit", set_agent(max_concurrent_tasks=1)),
                  again="claim", waits="claim limit"),
@@ -251,7 +259,7 @@ SCENARIOS = {
         scenario("take_over, release", running(submitted=False, overdue=True, holder="q"),
                  ("take", take_over), ("release", release), waits="release"),
         scenario("take_over, take_over", running(submitted=False, overdue=True),
-                 ("take-p", take_over), ("take-q", take_over)),
+                 ("take-p", take_over), ("take-q", take_over), again="take-p take-q"),
         scenario("take_over, settle", running(submitted=False, overdue=True),
                  ("take", take_over), ("settle", succeed()), again="settle take"),
         scenario("l01 settle of two attempts: two successes", overtaken,

@@ -41,31 +41,30 @@ def _replacing(variant: str, statement: str, pairs: list[tuple[str, str]]) -> Ca
 
 _NO_LOCK = ("   FOR NO KEY UPDATE", "")
 _LOCK = "FOR NO KEY UPDATE SKIP LOCKED"
-_LOCK_AGENT = "       FOR NO KEY UPDATE OF a SKIP LOCKED"
+_LOCK_AGENT = "FOR NO KEY UPDATE OF a SKIP LOCKED"
+_NOW = """FROM lockkeeper.headroom_now(
+               ARRAY(SELECT name FROM served WHERE locked), ARRAY(SELECT name FROM served WHERE NOT locked)) h"""
+_THEN = """FROM (SELECT *, running = 0 AND used_tpm = 0 AS is_idle FROM lockkeeper.agent_headroom
+                WHERE agent = ANY (ARRAY(SELECT name FROM served))) h"""
+_UNSEEN = """FROM (SELECT * FROM lockkeeper.headroom_now(ARRAY(SELECT name FROM served WHERE locked), '{}')
+                UNION ALL SELECT name, NULL, NULL, false, NULL, 10, 60, false, NULL, NULL, NULL FROM served
+                           WHERE NOT locked) h"""
 
 EXPLORER_VARIANTS = (
-    Variant(
-        "lock and count in one statement",
-        (
-            ("dispatcher.lock_agents", _LOCK_AGENT, ""),
-            ("dispatcher.claim_tasks", "WITH room AS MATERIALIZED (",
-             ("WITH held AS MATERIALIZED (SELECT name FROM lockkeeper.agents WHERE name = ANY ($1::text[]) "
-             "ORDER BY name FOR NO KEY UPDATE), room AS MATERIALIZED (")),
-            ("dispatcher.claim_tasks", "h.agent = ANY ($1::text[])", "h.agent IN (SELECT name FROM held)"),
-        ),
-        "q01 claim, claim: one slot",
-    ),
-    Variant("the agent's row is not locked", (("dispatcher.lock_agents", _LOCK_AGENT, ""),), "q01 claim, claim: one slot"),
-    Variant("the token budget is not locked", (("dispatcher.lock_agents", _LOCK_AGENT, ""),),
+    Variant("lock and count with one snapshot", (("dispatcher.claim_tasks", _NOW, _THEN),), "q01 claim, claim that waits: one slot"),
+    Variant("lock and count tokens with one snapshot", (("dispatcher.claim_tasks", _NOW, _THEN),),
+            "r01 claim, claim that waits: one token budget"),
+    Variant("the agent's row is not locked", (("dispatcher.claim_tasks", _LOCK_AGENT, ""),), "q01 claim, claim: one slot"),
+    Variant("the token budget is not locked", (("dispatcher.claim_tasks", _LOCK_AGENT, ""),),
             "r01 claim, claim: one token budget"),
     Variant("a claim waits for another's tasks", (("dispatcher.claim_tasks", f"              {_LOCK}) c", "FOR NO KEY UPDATE) c"),),
             "claim, claim: no limit"),
     Variant("no window of free slots", (("dispatcher.claim_tasks", "least($3::int, r.slots, ", "least($3::int, "),),
             "q01 claim, claim: one slot"),
     Variant("no guard between claims and the first limit",
-            (("dispatcher.lock_agents", "SELECT pg_advisory_xact_lock_shared(4951, 1)", "SELECT 1"),), "claim, first limit"),
+            (("dispatcher.claim_tasks", "SELECT pg_advisory_xact_lock_shared(4951, 1)", "SELECT 1"),), "claim, first limit"),
     Variant("an agent that was seen without a limit is claimed for without a look",
-            (("dispatcher.claim_tasks", "AND h.max_concurrent_tasks IS NULL AND h.max_tpm IS NULL", ""),),
+            (("dispatcher.claim_tasks", _NOW, _UNSEEN),),
             "claim, claim, first limit"),
     Variant("by policy: the agent's row is not locked", (("dispatcher.lock_agents", _LOCK_AGENT, ""),),
             "q01 claim, claim: one slot, by policy"),
@@ -76,9 +75,9 @@ EXPLORER_VARIANTS = (
     Variant("nothing is reserved", (("dispatcher.reserve_costs", "ON CONFLICT", "WHERE false ON CONFLICT"),),
             "claim, claim: one spending budget"),
     Variant("an agent that was seen without a budget is claimed for without a look",
-            (("dispatcher.claim_tasks", "AND NOT h.by_policy", ""),), "claim, first spending budget"),
+            (("dispatcher.claim_tasks", "WHERE NOT h.by_policy", "WHERE true"),), "claim, first spending budget"),
     Variant("no guard between claims and a budget",
-            (("dispatcher.lock_agents", "SELECT pg_advisory_xact_lock_shared(4951, 1)", "SELECT 1"),),
+            (("dispatcher.claim_tasks", "SELECT pg_advisory_xact_lock_shared(4951, 1)", "SELECT 1"),),
             "claim, first spending budget"),
     Variant("the customer's budget is not locked", (("dispatcher.lock_customers", "   FOR NO KEY UPDATE SKIP LOCKED", ""),),
             "claim, claim: one customer's budget at two agents"),

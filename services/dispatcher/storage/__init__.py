@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,6 +15,8 @@ from shared.db.pool import Connection, Database
 from shared.db.statements import load
 
 _SQL = load("services.dispatcher")
+_Claim = Callable[[Sequence[str], int, int, float], Awaitable[tuple[list[LeasedAttempt], int]]]
+"""What was leased for the first few of these agents that may start some, and how far in the line they stand."""
 _AGENTS_AT_LEAST = 8
 _TASKS_OF_AN_AGENT = 5
 """How many tasks an agent that may start some is expected to give to a large claim."""
@@ -24,11 +25,13 @@ _TASKS_OF_AN_AGENT = 5
 class Work(NamedTuple):
     """What a dispatcher sees before it claims."""
 
-    is_due: bool
+    is_due: bool = False
     """Tasks wait for their promotion."""
-    ready: list[str]
+    plain: Sequence[str] = ()
     """Agents that have tasks to claim, in the order of their first."""
-    has_lessons: bool
+    by_policy: Sequence[str] = ()
+    """The same of agents whose claims need a decision by policy."""
+    has_lessons: bool = False
     """Attempts are watched, or costs reserved."""
 
 
@@ -39,57 +42,54 @@ class DispatcherStorage:
         self._database = database
         self._replica = replica
 
-    async def claim_tasks(
-        self, limit: int, lease_seconds: float, ready: Sequence[str] | None = None
-    ) -> list[LeasedAttempt]:
+    async def claim_tasks(self, limit: int, lease_seconds: float, work: Work | None = None) -> list[LeasedAttempt]:
         """Lease up to `limit` tasks within every agent's limits, in short transactions.
 
-        `ready` are the agents that have work, in their order, where the caller has looked already.
+        `work` says which agents have any, where the caller has looked already.
         """
-        line = (await self.look_for_work()).ready if ready is None else ready
+        if work is None:
+            work = await self.look_for_work()
         leased: list[LeasedAttempt] = []
-        # A few agents at a time: their locks are held no longer than their own tasks need, and others go on.
+        if work.by_policy:
+            # Where there are agents of both kinds, neither may take every turn.
+            fair = limit // 2 + limit % 2 * random.getrandbits(1) if work.plain else limit
+            leased += await self._along(work.by_policy, fair, lease_seconds, self._claim_by_policy)
+        return leased + await self._along(work.plain, limit - len(leased), lease_seconds, self._claim_plain)
+
+    async def _along(self, line: Sequence[str], limit: int, lease_seconds: float, claim: _Claim) -> list[LeasedAttempt]:
+        """Claim for a few agents at a time: their locks are held no longer than their own tasks need."""
         few = max(_AGENTS_AT_LEAST, limit // _TASKS_OF_AN_AGENT)
+        leased: list[LeasedAttempt] = []
         while line and len(leased) < limit:
-            claim = partial(self._claim, agents=line, few=few, limit=limit - len(leased), lease_seconds=lease_seconds)
-            found, served = await self._database.atomically(claim)
+            found, served = await claim(line, few, limit - len(leased), lease_seconds)
             leased += found
             line = line[served:]
         return leased
 
-    async def _claim(
-        self, connection: Connection, *, agents: Sequence[str], few: int, limit: int, lease_seconds: float
-    ) -> tuple[list[LeasedAttempt], int]:
-        """What was leased for the first few of these agents that may start some, and how far in the line they stand."""
-        locked = {row["name"]: row for row in await connection.fetch(_SQL["lock_agents"].sql, agents, few)}
-        if not locked:
-            return [], len(agents)
-        # Later statements: their snapshots see every claim that committed before we had the locks.
-        by_policy = [name for name, row in locked.items() if row["by_policy"]]
-        rows: list[Any] = []
-        if by_policy:
-            # Where there are agents of both kinds, neither may take every turn.
-            fair = limit if len(by_policy) == len(locked) else limit // 2 + limit % 2 * random.getrandbits(1)
-            rows = await PolicyClaim(connection, self._replica, lease_seconds).lease(by_policy, fair)
-        if len(by_policy) < len(locked) and len(rows) < limit:
-            rows += await self._claim_plain(connection, locked, limit - len(rows), lease_seconds)
-        # By position, once per agent: this is done for every task.
-        options: dict[str, Sequence[Any]] = {
-            name: (row["tasks_per_run"], None, row["has_breaker"], row["learn_estimates"])
-            for name, row in locked.items()
-        }
-        served = max(row["place"] for row in locked.values()) if len(locked) == few else len(agents)
-        return [LeasedAttempt(*row, *options[row["agent"]]) for row in rows], served
-
     async def _claim_plain(
-        self, connection: Connection, agents: Mapping[str, Any], limit: int, lease_seconds: float
-    ) -> list[Any]:
-        plain = [row for row in agents.values() if not row["by_policy"]]
-        locked = [row["name"] for row in plain if row["locked"]]
-        free = [row["name"] for row in plain if not row["locked"]]
-        return await connection.fetch(
-            _SQL["claim_tasks"].sql, locked, free, limit, self._replica, uuid7(), lease_seconds
+        self, agents: Sequence[str], few: int, limit: int, lease_seconds: float
+    ) -> tuple[list[LeasedAttempt], int]:
+        rows = await self._database.fetch(
+            _SQL["claim_tasks"].sql, agents, few, limit, self._replica, uuid7(), lease_seconds
         )
+        served = rows[0]["served"]
+        return ([] if rows[0]["task_id"] is None else [LeasedAttempt._make(row[:-1]) for row in rows]), served
+
+    async def _claim_by_policy(
+        self, agents: Sequence[str], few: int, limit: int, lease_seconds: float
+    ) -> tuple[list[LeasedAttempt], int]:
+        async def work(connection: Connection) -> tuple[list[LeasedAttempt], int]:
+            locked = {row["name"]: row for row in await connection.fetch(_SQL["lock_agents"].sql, agents, few)}
+            # Later statements: their snapshots see every claim that committed before we had the locks.
+            rows = await PolicyClaim(connection, self._replica, lease_seconds).lease(list(locked), limit)
+            options: dict[str, Sequence[Any]] = {
+                name: (row["tasks_per_run"], None, row["has_breaker"], row["learn_estimates"])
+                for name, row in locked.items()
+            }
+            served = max(row["place"] for row in locked.values()) if len(locked) == few else len(agents)
+            return [LeasedAttempt(*row, *options[row["agent"]]) for row in rows], served
+
+        return await self._database.atomically(work)
 
     async def look_for_work(self) -> Work:
         """What there is to do, in one statement."""

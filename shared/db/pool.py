@@ -117,9 +117,8 @@ def _is_stale(connection: PoolConnectionProxy) -> bool:
     return bool(getattr(connection, "is_stale", False))
 
 
-async def _give_back(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
-    if _is_stale(connection):
-        await connection.close(timeout=2)
+async def _replace(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
+    await connection.close(timeout=2)
     await pool.release(connection, timeout=5)
 
 
@@ -198,7 +197,8 @@ class Database:
                 await self.renew_connections()
                 raise
             finally:
-                await asyncio.shield(_give_back(pool, connection))
+                # Goes on by itself when this is cancelled.
+                await pool.release(connection, timeout=5)
 
     async def _acquire(self, pool: asyncpg.Pool, until: float | None) -> PoolConnectionProxy:
         now = asyncio.get_running_loop().time
@@ -206,7 +206,9 @@ class Database:
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                connection = await pool.acquire(timeout=max(0.001, deadline - now()))
+                # The pool's own deadline would start a task for it, at every statement.
+                async with asyncio.timeout_at(max(deadline, now() + 0.001)):
+                    connection = await pool.acquire()
             except TimeoutError:
                 self.waits_timed_out += 1
                 raise
@@ -218,7 +220,7 @@ class Database:
                 continue
             if not _is_stale(connection):
                 return connection
-            await asyncio.shield(_give_back(pool, connection))
+            await asyncio.shield(_replace(pool, connection))
 
     @asynccontextmanager
     async def transaction(self, *, until: float | None = None) -> AsyncIterator[Connection]:

@@ -56,6 +56,14 @@ SELECT ARRAY(SELECT agent FROM unknown ORDER BY agent) AS unknown_agents,
        (SELECT count(pg_notify(n.channel, n.payload))
           FROM unnest($15::text[], $16::text[]) AS n (channel, payload)) AS notes
 
+-- name: read_max_attempts
+-- These agents, as far as they exist, with what their tasks get unless they say otherwise.
+SELECT name, max_attempts FROM lockkeeper.agents WHERE name = ANY ($1::text[])
+
+-- name: note_tasks
+-- Say that there are tasks, when the caller commits.
+SELECT count(pg_notify(n.channel, n.payload)) FROM unnest($1::text[], $2::text[]) AS n (channel, payload)
+
 -- name: lock_parents
 -- Keep these parents from ending before the caller's transaction does.
 -- locks: tasks by id, shared: many may add children at once, but nobody while a parent is ended

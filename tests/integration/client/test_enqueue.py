@@ -22,6 +22,8 @@ from shared.testing.rows import make_agent
 from shared.testing.wait import until
 from tests.conftest import TestDatabase
 
+BY_ID = "SELECT * FROM lockkeeper.tasks WHERE id = ANY ($1::uuid[]) ORDER BY id"
+
 
 @pytest.fixture
 async def caller(database: TestDatabase) -> AsyncIterator[asyncpg.Connection]:
@@ -76,6 +78,9 @@ async def test_dispatchers_hear_of_it_when_the_caller_commits_and_never_of_a_rol
     await enqueue_many(caller, [NewTask(agent="parser") for _ in range(600)])
     await until(lambda: len(heard) == 4)
     assert heard[3] == (Channel.TASK_CHANGED.value, None)
+    await enqueue_many(caller, [NewTask(agent="parser") for _ in range(1600)])
+    await until(lambda: len(heard) == 6)
+    assert heard[4:] == [(Channel.TASK_READY.value, ["parser"]), (Channel.TASK_CHANGED.value, None)]
 
 
 async def test_a_key_stands_for_one_task(database: TestDatabase, caller: asyncpg.Connection) -> None:
@@ -154,6 +159,53 @@ async def test_each_task_keeps_its_own_values_whatever_the_others_say(
                 (task.available_at, True) if task.available_at else (row["created_at"], False)
             )
             assert row["max_attempts"] == (task.max_attempts or 7)
+
+
+ODD = ("\t", "\\N", "a\\tb\\\\", "line\nend\r", '"quoted"', "é\x00😀", "\ud800", "{}")
+
+
+async def test_thousands_go_by_copy_and_are_the_same_tasks(database: TestDatabase, caller: asyncpg.Connection) -> None:
+    """With whatever their texts hold, in their order, and for a caller whose codecs are its own."""
+    await caller.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads, format="text")
+    wanted = [
+        NewTask(agent="parser", input={odd: [odd, number]}, customer=odd, labels={"odd": odd}, priority=number % 3)
+        for number in range(250)
+        for odd in ODD
+    ]
+    copied = await enqueue_many(caller, wanted)
+    assert copied == sorted(copied)
+    rows = await database.owner.fetch("SELECT * FROM lockkeeper.tasks ORDER BY id")
+    assert [row["id"] for row in rows] == copied
+    few = await enqueue_many(caller, wanted[:8])
+    for one, other in zip(rows[:8], await database.owner.fetch(BY_ID, few), strict=True):
+        mine, others = ({**row, "id": 0, "created_at": 0, "available_at": 0} for row in (one, other))
+        assert mine == others
+    assert {row["created_at"] for row in rows} == {rows[0]["available_at"]}
+    assert await violations(database.owner) == []
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "reason"),
+    [
+        ({"agent": "nobody"}, "unknown_agent"),
+        ({"agent": "No Agent"}, "unknown_agent"),
+        ({"priority": 101}, "bad_value"),
+        ({"input": {"x": object()}}, "bad_value"),
+    ],
+    ids=["unknown agent", "no agent's name", "priority", "no JSON"],
+)
+async def test_one_bad_task_among_thousands_leaves_none_and_the_transaction_lives_on(
+    database: TestDatabase, caller: asyncpg.Connection, spoiled: dict[str, Any], reason: str
+) -> None:
+    wanted = [NewTask(agent="parser") for _ in range(1500)]
+    wanted[1200] = replace(wanted[1200], **spoiled)
+    async with caller.transaction():
+        await enqueue(caller, agent="parser", input={"before": True})
+        with pytest.raises(RejectedError) as refused:
+            await enqueue_many(caller, wanted)
+        await enqueue(caller, agent="parser", input={"after": True})
+    assert refused.value.reason == reason
+    assert [row["input"] for row in await tasks(database)] == [{"before": True}, {"after": True}]
 
 
 async def test_a_conflict_among_many_is_one_error(database: TestDatabase, caller: asyncpg.Connection) -> None:

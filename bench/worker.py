@@ -17,7 +17,7 @@ import uvloop
 
 from services.callback_receiver.messages import Kind, Report
 from services.callback_receiver.storage import CallbackStorage
-from services.dispatcher.storage import DispatcherStorage
+from services.dispatcher.storage import DispatcherStorage, Work
 from shared.contract.callback import ResultBody, Usage
 from shared.contract.ownership import role_of
 from shared.contract.rows import LeasedAttempt
@@ -41,6 +41,7 @@ class Worker:
         self._ended: list[UUID] = []
         self._has_ended = asyncio.Event()
         self._wake = asyncio.Event()
+        self._named: set[str] = set()
         self.starts: list[tuple[str, float]] = []
         self.spans: list[tuple[str, float, float]] = []
         self.stopping = asyncio.Event()
@@ -54,9 +55,13 @@ class Worker:
     async def run(self) -> None:
         """Work until stopped."""
         settling = asyncio.create_task(self._settle_ended())
+        is_at_rest = False
         while not self.stopping.is_set():
             self._wake.clear()
-            leased = await self._claims.claim_tasks(self._batch, 600)
+            named, self._named = Work(plain=sorted(self._named)), set()
+            # As the dispatcher does: at rest, whom a note names takes nobody's turn.
+            leased = await self._claims.claim_tasks(self._batch, 600, named if is_at_rest and named.plain else None)
+            is_at_rest = not leased
             if leased:
                 self._start(leased)
                 continue
@@ -93,6 +98,7 @@ class Worker:
             if busy:
                 self._ended += busy
                 self._has_ended.set()
+            self._named.update(found.agent for found in settled if found is not None and found.agent)
             self._wake.set()
 
 

@@ -40,14 +40,14 @@ WITH held AS MATERIALIZED (
 ), attempt AS (
     UPDATE lockkeeper.task_attempts x
        SET status = 'completed', finished_at = lockkeeper.clock(), error = NULL, pages = coalesce(k.pages, x.pages),
-           trace_id = k.trace_id, trace_state = k.trace_state, usage = k.usage, report = k.report,
+           trace_id = k.trace_id, trace_state = k.trace_state, usage = k.usage, report = coalesce(k.report, '{}'),
            -- Nothing was said about tokens: it keeps weighing as it was reserved.
-           used_tokens = coalesce(k.used_tokens, ceil(x.reserved_tpm * greatest(1, extract(
-               epoch FROM lockkeeper.clock() - coalesce(x.started_at, x.leased_at)) / 60)))
+           used_tokens = coalesce(k.used_tokens, CASE WHEN x.reserved_tpm > 0 THEN ceil(x.reserved_tpm * greatest(1,
+               extract(epoch FROM lockkeeper.clock() - coalesce(x.started_at, x.leased_at)) / 60)) ELSE 0 END)
       FROM task k
      WHERE x.id = k.attempt_id AND k.few = k.few + 0
-    RETURNING x.agent, ceil(x.used_tokens / greatest(1, extract(
-              epoch FROM x.finished_at - coalesce(x.started_at, x.leased_at)) / 60)) AS tpm
+    RETURNING x.agent, CASE WHEN x.used_tokens > 0 THEN ceil(x.used_tokens / greatest(1,
+              extract(epoch FROM x.finished_at - coalesce(x.started_at, x.leased_at)) / 60)) ELSE 0 END AS tpm
 ), logged AS (
     INSERT INTO lockkeeper.task_events
            (task_id, version, at, verb, status, attempt, agent, running, reserved_tpm, actor)
@@ -89,11 +89,11 @@ WITH given AS MATERIALIZED (
     -- One document instead of an array per column: the driver spends less on it than on anything else here.
     SELECT *
       FROM jsonb_to_recordset($1::jsonb) AS g (
-           attempt_id uuid, succeeded boolean, result jsonb, result_stored boolean, confidence real, pages int,
+           attempt_id uuid, failed boolean, result jsonb, result_stored boolean, confidence real, pages int,
            trace_id text, trace_state text, usage jsonb, used_tokens bigint, error jsonb, retryable boolean,
            retry_after float8, report jsonb)
 ), seen AS MATERIALIZED (
-    SELECT g.attempt_id, 1 AS few, g.succeeded, g.retryable, x.task_id, x.status AS was, t.status AS task_was, t.agent,
+    SELECT g.attempt_id, 1 AS few, g.failed IS NOT TRUE AS succeeded, g.retryable, x.task_id, x.status AS was, t.status AS task_was, t.agent,
            -- Set by every report and by nothing else.
            x.trace_state IS NOT NULL AS has_spoken,
            t.status IN ('completed', 'failed', 'cancelled') AS is_over,
@@ -132,7 +132,7 @@ WITH given AS MATERIALIZED (
            finished_at = CASE WHEN x.status = e.outcome THEN x.finished_at ELSE lockkeeper.clock() END,
            pages = coalesce(g.pages, x.pages),
            trace_id = g.trace_id, trace_state = g.trace_state,
-           usage = g.usage, report = g.report,
+           usage = g.usage, report = coalesce(g.report, '{}'),
            used_tokens = CASE
                WHEN g.used_tokens IS NOT NULL THEN g.used_tokens
                -- Nothing was said: it keeps weighing as it was reserved. A failure may have used nothing.

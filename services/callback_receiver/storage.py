@@ -154,7 +154,7 @@ def _missing(report: Report) -> Settled:
 
 
 def _ending(report: Report) -> dict[str, Any]:
-    """The report as the row that settle_attempts takes; what is not said is left out."""
+    """The report as the row that settle_attempts takes; what is not said is left out: Postgres reads every key."""
     body = report.body
     if isinstance(body, HeartbeatBody):
         raise AssertionError("a heartbeat ends nothing")  # noqa: TRY004 - a fault of ours, not of a caller
@@ -170,7 +170,7 @@ def _ending(report: Report) -> dict[str, Any]:
     if isinstance(body, FailureBody):
         error = {"reason": body.reason, "message": body.message}
         row |= {
-            "succeeded": False,
+            "failed": True,
             "error": error,
             "retryable": body.retryable,
             "retry_after": body.retry_after_seconds,
@@ -178,22 +178,21 @@ def _ending(report: Report) -> dict[str, Any]:
             "report": {"retryable": body.retryable},
         }
     else:
-        row["succeeded"] = True
         row["confidence"] = body.confidence
         row["pages"] = body.pages
-        row["result_stored"] = body.result_stored
+        row["result_stored"] = body.result_stored or None
         row["report"] = _quality(body)
         if report.result is not None:
             # Encoded once, when it was read.
             row["result"] = orjson.Fragment(report.result)
-    return row
+    return {name: value for name, value in row.items() if value is not None}
 
 
-def _quality(body: ResultBody) -> dict[str, Any]:
+def _quality(body: ResultBody) -> dict[str, Any] | None:
     said: dict[str, Any] = {"damage": body.damage} if body.damage else {}
     if body.cleaned_characters:
         said["cleaned_characters"] = body.cleaned_characters
-    return said
+    return said or None
 
 
 def _heartbeat(report: Report) -> dict[str, Any]:

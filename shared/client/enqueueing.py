@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal, get_args
 from uuid import UUID
 
@@ -125,35 +126,36 @@ async def enqueue_many(connection: Connection, tasks: Iterable[NewTask]) -> list
     ids = uuid7s(len(wanted))
     if len(wanted) >= _COPIED_FROM and all(map(_says_little, wanted)):
         return await _copy(connection, wanted, ids)
-    return await _enqueue(connection, wanted, ids) if wanted else []
+    return await _enqueue(connection, wanted, list(ids)) if wanted else []
 
 
-async def _copy(connection: Connection, wanted: Sequence[NewTask], ids: list[UUID]) -> list[UUID]:
+async def _copy(connection: Connection, wanted: Sequence[NewTask], ids: Iterator[UUID]) -> list[UUID]:
+    made: list[UUID] = []
     async with connection.transaction():
         agents = {task.agent for task in wanted}
         rows = await connection.fetch(_SQL["read_max_attempts"], list(agents))
         found: dict[str, int] = {row["name"]: row["max_attempts"] for row in rows}
         if unknown := sorted(agents - found.keys()):
             raise RejectedError(f"there is no agent {', '.join(unknown)}", reason="unknown_agent")
+
+        async def lines() -> AsyncIterator[bytes]:
+            for first in range(0, len(wanted), _LINES):
+                part = wanted[first : first + _LINES]
+                made.extend(islice(ids, len(part)))
+                yield "".join(map(_line, part, made[first:], [found[task.agent] for task in part])).encode()
+                # Postgres writes these while the next are made.
+                await asyncio.sleep(0)
+
         await connection.copy_to_table(
-            "tasks", schema_name="lockkeeper", source=_lines(wanted, ids, found),
+            "tasks", schema_name="lockkeeper", source=lines(),
             columns=("id", "agent", "customer", "priority", "input", "labels", "max_attempts"),
         )  # fmt: skip
-        await connection.fetch(_SQL["note_tasks"], *_notes(wanted, ids))
-    return ids
-
-
-async def _lines(
-    wanted: Sequence[NewTask], ids: Sequence[UUID], max_attempts: Mapping[str, int]
-) -> AsyncIterator[bytes]:
-    """The rows in COPY's text format, some at a time: Postgres writes these while the next are made."""
-    for first in range(0, len(wanted), _LINES):
-        part = zip(wanted[first : first + _LINES], ids[first : first + _LINES], strict=True)
-        yield "".join([_line(task, task_id, max_attempts[task.agent]) for task, task_id in part]).encode()
-        await asyncio.sleep(0)
+        await connection.fetch(_SQL["note_tasks"], *_notes(wanted, made))
+    return made
 
 
 def _line(task: NewTask, task_id: UUID, max_attempts: int) -> str:
+    """The row in COPY's text format."""
     _check(task)
     customer = "\\N" if task.customer is None else clean_text(task.customer)[0].translate(_COPY_ESCAPES)
     # JSON has its line ends and tabs escaped already, by what COPY takes for its own escapes.

@@ -112,11 +112,6 @@ def only_reads(sql: str) -> bool:
     return words.lstrip().startswith(("select", "with")) and _WRITES.search(words) is None
 
 
-def _is_stale(connection: PoolConnectionProxy) -> bool:
-    # A proxy has let go of a session that died in its hands, and then has no opinion.
-    return bool(getattr(connection, "is_stale", False))
-
-
 async def _replace(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
     await connection.close(timeout=2)
     await pool.release(connection, timeout=5)
@@ -218,7 +213,7 @@ class Database:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
-            if not _is_stale(connection):
+            if not connection.is_stale:  # type: ignore[attr-defined]  # a proxy of our Session
                 return connection
             await asyncio.shield(_replace(pool, connection))
 
